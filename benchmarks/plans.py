@@ -1,7 +1,7 @@
 """Speed of plans, and the plans of four usual jobs: `python -m benchmarks.plans` (about three minutes).
 
-Counts candidates a second with one and two processes over searches of some thousand candidates each, in a process of
-its own per measurement, and writes the plans as text. Writes benchmarks/results/plans.json and plans.md.
+Counts candidates a second with one and two processes, and with as many workers of a Dask cluster on this machine, over
+searches of some thousand candidates each, in a process of its own per measurement, and writes the plans as text. Writes benchmarks/results/plans.json and plans.md.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from benchmarks.speed import RESULTS, machine
 from precision_time import Job
 from precision_time.plan import Goal, Plan, Space, plan
+from precision_time.processes import Workers
 from precision_time.report.table import Table
 from precision_time.report.write import compact_json, write_whole
 
@@ -49,42 +51,56 @@ JOBS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 """Job, goal and space of each plan."""
 
 
-def made(name: str, workers: int) -> tuple[Plan, float]:
-    """The plan, and the seconds that it took."""
+WAYS = {"1": "one process", "2": "two processes", "dask-1": "one Dask worker", "dask-2": "two Dask workers"}
+
+
+def made(name: str, way: str) -> tuple[Plan, float]:
+    """The plan, and the seconds that it took, without those that a Dask cluster takes to start."""
     job, goal, space = JOBS[name]
-    start = time.perf_counter()
-    found = plan(Job.from_dict(job), Goal(**goal), Space(**space), workers=workers)
-    return found, time.perf_counter() - start
+    kind, _, count = way.rpartition("-")
+    with _cluster(int(count)) if kind else nullcontext(int(count)) as workers:
+        start = time.perf_counter()
+        found = plan(Job.from_dict(job), Goal(**goal), Space(**space), workers=workers)
+        return found, time.perf_counter() - start
 
 
-def _measure(name: str, workers: int) -> dict[str, Any]:
+@contextmanager
+def _cluster(count: int) -> Iterator[Workers]:
+    from distributed import Client, LocalCluster
+
+    local = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None)
+    with local, Client(local) as client:
+        yield client.get_executor()
+
+
+def _measure(name: str, way: str) -> dict[str, Any]:
     """One plan in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.plans", "--one", name, str(workers)]
+    command = [sys.executable, "-m", "benchmarks.plans", "--one", name, way]
     answer: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return answer
 
 
 def main() -> None:
-    """All plans with one and two processes."""
+    """All plans in all ways."""
     if sys.argv[1:2] == ["--one"]:
-        found, seconds = made(sys.argv[2], int(sys.argv[3]))
+        found, seconds = made(sys.argv[2], sys.argv[3])
         print(json.dumps({"tried": found.tried, "seconds": seconds, "text": str(found)}))
         return
-    results = {name: {workers: _measure(name, workers) for workers in (1, 2)} for name in JOBS}
+    results = {name: {way: _measure(name, way) for way in WAYS} for name in JOBS}
     content = {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "plans": [
             {
                 "plan": name,
-                "candidates": each[1]["tried"],
-                **{f"seconds_{w}": round(each[w]["seconds"], 2) for w in each},
+                "candidates": each["1"]["tried"],
+                "seconds": {way: round(each[way]["seconds"], 2) for way in each},
             }
             for name, each in results.items()
         ],
     }
     write_whole(RESULTS / "plans.json", compact_json(content))
-    texts = {name: each[1]["text"] for name, each in results.items()}
+    texts = {name: each["1"]["text"] for name, each in results.items()}
     write_whole(RESULTS / "plans.md", page(content, texts))
     print(page(content, texts))
 
@@ -96,18 +112,18 @@ def page(content: Mapping[str, Any], texts: Mapping[str, str]) -> str:
             each["plan"],
             f"{each['candidates']:,}",
             *(
-                f"{each[f'seconds_{w}']:.1f} s ({each['candidates'] / each[f'seconds_{w}']:,.0f} a second)"
-                for w in (1, 2)
+                f"{seconds:.1f} s ({each['candidates'] / seconds:,.0f} a second)"
+                for seconds in each["seconds"].values()
             ),
         ]
         for each in content["plans"]
     ]
-    table = Table(["plan", "candidates", "one process", "two processes"], rows).markdown()
+    table = Table(["plan", "candidates", *WAYS.values()], rows).markdown()
     plans = "\n\n".join(f"## {name}\n\n```\n{text}\n```" for name, text in texts.items())
     about = ", ".join(f"{key} {value}" for key, value in content["machine"].items())
     return (
         f"# Plans\n\nWritten by `python -m benchmarks.plans`, {content['date']}; do not edit. {about}. Seconds include "
-        f"starting the processes.\n\n{table}\n\n{plans}\n"
+        f"starting the processes, but not a Dask cluster.\n\n{table}\n\n{plans}\n"
     )
 
 

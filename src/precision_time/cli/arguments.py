@@ -86,10 +86,14 @@ def _plan(parser: Parser, complete: bool) -> None:
     space.add_argument(
         "--precision", metavar="NAME", action="append", help=f"precisions (default: the job's); {_SEVERAL}"
     )
+    space.add_argument(
+        "--schedule", metavar="A:N%..B", help="precision A for the first N %% of the steps, then B; N: every tenth"
+    )
     space.add_argument("--layout", metavar="LAYOUT", help="auto: all valid ones; or one layout (default: the job's)")
     space.add_argument(
         "--spot", metavar="WHICH", help="also spot instances: published, or a trace of SkyPilot (.json); needs prices"
     )
+    space.add_argument("--reserved", action="store_true", help="also prices of reservations, where they are known")
     space.add_argument("--pue", metavar="FACTOR", help="energy of the building over that of the GPUs (default 1)")
     space.add_argument("--grid", metavar="COUNTRY", help="country, or grams of CO2 per kWh, for CO2")
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")

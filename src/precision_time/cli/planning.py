@@ -56,6 +56,8 @@ def space_of(options: Namespace) -> Space:
         "gpu": _joined(options.gpu),
         "gpus": options.gpus,
         "precision": _joined(options.precision),
+        "schedule": options.schedule,
+        "reserved": options.reserved or None,
         "layout": "auto" if options.layout == "auto" else None,
         "global_batch_size": options.global_batch_size,
         "spot": options.spot,

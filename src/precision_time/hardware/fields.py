@@ -215,6 +215,7 @@ PRICE: Mapping[str, EntryField] = {
     "gpus": EntryField(whole(1, 10**5, "GPUs"), "GPUs of one instance", "gpus"),
     "usd_per_hour": EntryField(USD_PER_HOUR, "of the whole instance, per hour", "usd_per_hour"),
     "spot_usd_per_hour": EntryField(USD_PER_HOUR, "the same on the spot market", "spot_usd_per_hour"),
+    "reserved_usd_per_hour": EntryField(USD_PER_HOUR, "the same for a reserved instance", "reserved_usd_per_hour"),
     "region": EntryField(NAME, "region of the price", "region"),
     "as_of": EntryField(structured("text", lambda field, value: NAME(field, str(value))), "day of the price", "as_of"),
     "trust": EntryField(choice(TRUSTS), "how the price is known", "trust"),

@@ -1,7 +1,7 @@
 """Hourly list prices of cloud instances, and the instances that hold the GPUs of a job.
 
-Prices are on demand, each of one region and one day; contracts, reservations and spot markets differ. A cloud charges
-whole instances: a job on 4 of 8 GPUs pays for 8.
+Prices are on demand, each of one region and one day; some instances also have a price on the spot market or for a
+reservation. Contracts differ. A cloud charges whole instances: a job on 4 of 8 GPUs pays for 8.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Price:
     source: str
     spot_usd_per_hour: float | None = None
     """On the spot market, where it is known."""
+    reserved_usd_per_hour: float | None = None
+    """For an instance that is reserved, where it is known."""
 
     @property
     def usd_per_gpu_hour(self) -> float:

@@ -9,6 +9,7 @@ knows not how a candidate is predicted (`prediction`), nor how an answer is prin
 | which layouts of a model are valid? | `layouts` |
 | which of them is fastest? | `ranking` |
 | what can be rented, at which price? | `offers` |
+| which precision holds for how long? | `schedules` |
 | which candidates are there? | `space` |
 | does a candidate fit, how long does it run? | `assess` |
 | which options meet the goal? | `options`, `plan` |

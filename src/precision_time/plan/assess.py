@@ -47,6 +47,13 @@ class Assessed:
         return self.step is not None
 
     @property
+    def precision(self) -> str:
+        """The precision, or those of a schedule with the step of each change."""
+        parts = self.job.schedule
+        later = (f", {part.precision} from step {part.from_step:,}" for part in parts[1:])
+        return self.job.precision + "".join(later)
+
+    @property
     def label(self) -> str:
         """Layout, micro-batch and recomputation in one word each."""
         job = self.job

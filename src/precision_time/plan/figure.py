@@ -1,4 +1,4 @@
-"""A plan as a picture: cost against time, the run's parts, and the probability of being done by a time."""
+"""A plan as a picture: cost against time, which goals can be met, the probability of being done, the run's parts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def plot(plan: Plan, path: str | Path) -> None:
 
 
 def _draw(plan: Plan) -> Any:
-    figure, (map_axes, chance_axes, run_axes) = figures.new_figure(9.5, 9.5, rows=3, height_ratios=(3.2, 2.0, 0.5))
+    figure, (map_axes, goal_axes, chance_axes, run_axes) = figures.new_figure(
+        9.5, 12.5, rows=4, height_ratios=(3.2, 2.6, 2.0, 0.5)
+    )
     _map(map_axes, plan)
+    _goals(goal_axes, plan)
     _chance(chance_axes, plan)
     _run(run_axes, plan.chosen)
     return figure
@@ -42,7 +45,7 @@ def _draw(plan: Plan) -> Any:
 
 def _map(axes: Any, plan: Plan) -> None:
     """Time against cost, colour by GPU, size by count; the front joined, the choice marked."""
-    options = _best(plan.options)
+    options = _best(_shown(plan))
     scale, unit = unit_for(plan.chosen.objective("time"))
     names = list(dict.fromkeys(o.assessed.job.gpu for o in options))
     for place, name in enumerate(names):
@@ -63,9 +66,8 @@ def _map(axes: Any, plan: Plan) -> None:
     axes.scatter(
         [chosen.objective("time") / scale], [chosen.objective("cost")], s=190, facecolors="none", edgecolors="black"
     )
-    job = chosen.assessed.job
     axes.annotate(
-        f"{job.gpus} x {job.gpu}, {job.precision}",
+        _name(chosen),
         (chosen.objective("time") / scale, chosen.objective("cost")),
         xytext=(10, 10),
         textcoords="offset points",
@@ -75,13 +77,7 @@ def _map(axes: Any, plan: Plan) -> None:
         axes.axvline(plan.goal.deadline_hours * 3600.0 / scale, color=figures.GREY, ls="--", lw=1)
     if plan.goal.budget_usd is not None:
         axes.axhline(plan.goal.budget_usd, color=figures.GREY, ls="--", lw=1)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    if all(o.objective("cost") > 0 for o in options):
-        axes.set_yscale("log")
-    for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        formatted("${x:,.0f}")
-    axes.tick_params(axis="y", which="minor", labelsize=7)
+    _scales(axes, all(o.objective("cost") > 0 for o in options))
     axes.set_xlabel(f"time of the run in the median ({unit}); dashed: deadline and budget", fontsize=9)
     axes.set_ylabel("cost in the median", fontsize=9)
     title = "time and cost by GPU type (colour) and number of GPUs (size); line: none is better"
@@ -89,12 +85,84 @@ def _map(axes: Any, plan: Plan) -> None:
     axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
+def _scales(axes: Any, priced: bool) -> None:
+    """Time and, where all have a price, dollars in logarithms, labelled at 1, 2 and 5 times powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    if priced:
+        axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis) if priced else (axes.xaxis,):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("${x:,.0f}")
+    axes.tick_params(labelsize=9)
+
+
+def _shown(plan: Plan) -> list[Option]:
+    """The options of the plan; of a searched schedule, those of the chosen length."""
+    return [o for o in plan.options if not plan.by_share or o.share == plan.chosen.share]
+
+
+def _name(option: Option) -> str:
+    job = option.assessed.job
+    names = [part.precision for part in job.schedule] or [job.precision]
+    precision = names[0] if len(names) == 1 else f"{names[0]} {option.share:.0%}, {names[1]}"
+    return f"{job.gpus} x {job.gpu}, {precision}"
+
+
+def _goals(axes: Any, plan: Plan) -> None:
+    """Deadlines and budgets that some option meets, by the confidence: above and right of each line."""
+    levels = sorted({0.5, 0.75, plan.goal.confidence, 0.95})
+    shown = [(level, _reach(_shown(plan), level)) for level in levels]
+    scale, unit = unit_for(plan.chosen.objective("time"))
+    corners = [corner for _, front in shown for corner in front]
+    limit_s, budget = (plan.goal.deadline_hours or 0.0) * 3600.0, plan.goal.budget_usd or 0.0
+    longest = 1.5 * max([limit_s, *(seconds for seconds, _ in corners)]) / scale
+    dearest = 1.5 * max([budget, *(usd for _, usd in corners)])
+    for place, (level, front) in enumerate(shown):
+        if not front:
+            continue
+        times = [front[0][0] / scale, *(seconds / scale for seconds, _ in front), longest]
+        usd = [dearest, *(cost for _, cost in front), front[-1][1]]
+        own = level == plan.goal.confidence
+        colour = "black" if own else figures.PALETTE[place % len(figures.PALETTE)]
+        axes.step(times, usd, where="post", lw=2 if own else 1, color=colour, label=f"with {level:.0%}")
+        axes.fill_between(times, usd, dearest, step="post", color=figures.GREY, alpha=0.12, linewidth=0)
+    if limit_s:
+        axes.axvline(limit_s / scale, color=figures.GREY, ls="--", lw=1)
+    if budget:
+        axes.axhline(budget, color=figures.GREY, ls="--", lw=1)
+    _scales(axes, bool(corners) and min(usd for _, usd in corners) > 0.0)
+    axes.set_xlabel(f"deadline ({unit})", fontsize=9)
+    axes.set_ylabel("budget", fontsize=9)
+    axes.set_title("deadlines and budgets that can be met: right of and above a line", loc="left", fontsize=11)
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _reach(options: Sequence[Option], level: float) -> list[tuple[float, float]]:
+    """(seconds, US dollars) of the least deadlines and budgets that options on demand meet with a probability."""
+    corners = []
+    for option in options:
+        fits = option.assessed.fits
+        if option.spot is None and fits >= level:  # time and cost are limits on one quantity, so they hold together
+            sure = level / fits
+            corners.append((option.finish.quantile(sure), option.cost.quantile(sure)))
+    front: list[tuple[float, float]] = []
+    for seconds, usd in sorted(corners):
+        if not front or usd < front[-1][1]:
+            front.append((seconds, usd))
+    return front
+
+
 def _best(options: Sequence[Option]) -> list[Option]:
     """The layout and micro-batch that is done first, of every GPU type, count, precision and provider."""
     kept: dict[tuple[object, ...], Option] = {}
     for option in sorted(options, key=lambda o: o.objective("time")):
         job = option.assessed.job
-        kept.setdefault((job.gpu, job.gpus, job.precision, option.offer.provider, option.spot is None), option)
+        place = (job.gpu, job.gpus, option.assessed.precision, option.offer.provider, option.offer.reserved)
+        kept.setdefault((*place, option.spot is None), option)
     return list(kept.values())
 
 
@@ -109,13 +177,12 @@ def _chance(axes: Any, plan: Plan) -> None:
     least = min(o.finish.quantile(0.005) for o in shown)
     times = [least + (most - least) * i / 300 for i in range(301)]
     for place, option in enumerate(shown):
-        job = option.assessed.job
         axes.plot(
             [t / scale for t in times],
             [option.finish.probability(t) for t in times],
             color=figures.PALETTE[place],
             lw=2 if option is chosen else 1,
-            label=f"{job.gpus} x {job.gpu}, {job.precision}",
+            label=_name(option),
         )
     if limit:
         axes.axvline(limit / scale, color=figures.GREY, ls="--", lw=1)

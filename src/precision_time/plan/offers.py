@@ -8,7 +8,8 @@ our-cluster.yaml         {gpu: h100-80gb-sxm, gpus: 64, usd_per_gpu_hour: 2.1}; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class Offer:
 
     price      of one instance; None for a cluster without a price
     most_gpus  GPUs there are; None: as many as are asked for
+    reserved   whether the price is that of a reservation
     node       node type of a cluster of one's own; None: the usual one of the GPU
     """
 
@@ -54,6 +56,7 @@ class Offer:
     price: Price | None
     most_gpus: int | None = None
     node: str | None = None
+    reserved: bool = False
 
     def usd_per_hour(self, gpus: int) -> float:
         """Of whole instances for so many GPUs."""
@@ -64,17 +67,30 @@ class Offer:
         if self.price is None:
             return f"{gpus} x {self.gpu} of {self.provider}"
         count = ceil(gpus / self.price.gpus)
-        return f"{count} x {self.price.instance} ({self.provider} {self.price.region})"
+        reserved = ", reserved" if self.reserved else ""
+        return f"{count} x {self.price.instance} ({self.provider} {self.price.region}{reserved})"
 
     def to_dict(self, gpus: int) -> dict[str, Any]:
         """Plain JSON values."""
         price = self.price
         listed = {n: getattr(price, n) for n in ("instance", "region", "as_of", "trust", "source")} if price else {}
-        return {"provider": self.provider, "gpu": self.gpu, "usd_per_hour": self.usd_per_hour(gpus), **listed}
+        usd = self.usd_per_hour(gpus)
+        return {"provider": self.provider, "gpu": self.gpu, "usd_per_hour": usd, "reserved": self.reserved, **listed}
+
+    def as_reserved(self) -> Offer | None:
+        """The same at the price of a reservation, where it is known."""
+        price = self.price
+        if price is None or price.reserved_usd_per_hour is None:
+            return None
+        at = replace(price, usd_per_hour=price.reserved_usd_per_hour, spot_usd_per_hour=None)
+        return replace(self, price=at, reserved=True)
 
 
-def offers_of(providers: Sequence[str], catalog: Catalog) -> tuple[Offer, ...]:
-    """The offers of the named providers and files. Raises `CatalogError` for an unknown provider."""
+def offers_of(providers: Sequence[str], catalog: Catalog, reserved: bool = False) -> tuple[Offer, ...]:
+    """The offers of the named providers and files, with `reserved` also at the prices of reservations.
+
+    Raises `CatalogError` for an unknown provider, and where no reservation has a known price.
+    """
     found: list[Offer] = []
     for name in providers:
         if name.lower().endswith(".csv"):
@@ -83,6 +99,15 @@ def offers_of(providers: Sequence[str], catalog: Catalog) -> tuple[Offer, ...]:
             found.append(_cluster(name, catalog))
         else:
             found += _listed(name, catalog)
+    if reserved:
+        known = [offer for each in found if (offer := each.as_reserved()) is not None]
+        if not known:
+            having = sorted({p.provider for p in catalog.prices.values() if p.reserved_usd_per_hour is not None})
+            raise CatalogError(
+                f"reserved is true, but provider {', '.join(providers)} has no price of a reservation; known: "
+                f"{', '.join(having)}; or give reserved_usd_per_hour under `prices:` of a device file"
+            )
+        found += known
     return tuple(found)
 
 
@@ -121,9 +146,10 @@ def _skypilot(path: Path, catalog: Catalog) -> list[Offer]:
             f"price file {show(str(path))} has no column {missing[0]}; a SkyPilot catalog has {', '.join(SKYPILOT)}"
         )
     cheapest: dict[str, Offer] = {}
+    as_of = f"{date.fromtimestamp(path.stat().st_mtime)} (the file)"
     for line, values in lines:
         cells = dict(zip(heads, values, strict=False))
-        offer = _instance(path, line, cells, catalog)
+        offer = _instance(path, line, cells, catalog, as_of)
         if offer and offer.price:
             known = cheapest.get(offer.price.instance)
             if known is None or known.price is None or offer.price.usd_per_hour < known.price.usd_per_hour:
@@ -133,7 +159,7 @@ def _skypilot(path: Path, catalog: Catalog) -> list[Offer]:
     return list(cheapest.values())
 
 
-def _instance(path: Path, line: int, cells: Mapping[str, str], catalog: Catalog) -> Offer | None:
+def _instance(path: Path, line: int, cells: Mapping[str, str], catalog: Catalog, as_of: str) -> Offer | None:
     """The offer of a row; None where it has no known GPU, a share of one, or no on-demand price."""
     name = cells.get("acceleratorname", "").strip()
     price, gpus = cells.get("price", "").strip(), cells.get("acceleratorcount", "").strip()
@@ -154,7 +180,7 @@ def _instance(path: Path, line: int, cells: Mapping[str, str], catalog: Catalog)
     instance = cells.get("instancetype", "").strip() or f"{count} x {name}"
     region = cells.get("region", "").strip() or "an unknown region"
     source, spot = f"SkyPilot catalog {path.name}", _usd(cells.get("spotprice", "").strip())
-    found = Price(instance, path.stem, gpu, count, usd, region, "an unknown day", "given", source, spot)
+    found = Price(instance, path.stem, gpu, count, usd, region, as_of, "given", source, spot)
     return Offer(path.stem, gpu, found)
 
 
@@ -172,7 +198,7 @@ def placed_offers(offers: Sequence[Offer], gpu: str, gpus: int, node_gpus: int) 
     boxes = [o.price.gpus for o in fitting if o.price]
     box = min(node_gpus, max(boxes, default=1))
     kept = [o for o in fitting if o.price is None or o.most_gpus is not None or o.price.gpus >= box]
-    best: dict[str, Offer] = {}
+    best: dict[tuple[str, bool], Offer] = {}
     for offer in sorted(kept, key=lambda o: o.usd_per_hour(gpus)):
-        best.setdefault(offer.provider, offer)
+        best.setdefault((offer.provider, offer.reserved), offer)
     return list(best.values())

@@ -32,6 +32,7 @@ class Option:
     chance          of fitting, being in time and within the budget, all together
     in_time, in_budget   each alone
     energy_kwh      of the building, where the GPU's power is known; `co2_kg` where the grid is
+    share           of the steps in the first precision of a schedule
     """
 
     assessed: Assessed
@@ -47,6 +48,7 @@ class Option:
     cost: Distribution
     """US dollars."""
     spot: SpotShare | None = None
+    share: float = 1.0
 
     @property
     def rented(self) -> str:
@@ -68,7 +70,7 @@ class Option:
         return {
             "gpu": job.gpu,
             "gpus": job.gpus,
-            "precision": job.precision,
+            "precision": self.assessed.precision,
             "layout": job.layout,
             "batch_size": job.batch_size,
             "grad_accum": job.grad_accum,
@@ -93,7 +95,9 @@ def _quantiles(interval: Interval) -> dict[str, float]:
     return {"p10": interval.p10, "p50": interval.p50, "p90": interval.p90}
 
 
-def option_of(assessed: Assessed, offer: Offer, goal: Goal, pue: float, grams_per_kwh: float | None) -> Option:
+def option_of(
+    assessed: Assessed, offer: Offer, goal: Goal, pue: float, grams_per_kwh: float | None, share: float = 1.0
+) -> Option:
     """The option. The limits on time and on cost are limits on one quantity, the time on the GPUs."""
     finish, wall = assessed.finish, assessed.wall
     if finish is None or wall is None:
@@ -113,7 +117,8 @@ def option_of(assessed: Assessed, offer: Offer, goal: Goal, pue: float, grams_pe
     energy = assessed.energy_j.scaled(pue / JOULES_PER_KWH) if assessed.energy_j else None
     co2 = energy.scaled(grams_per_kwh / 1000.0) if energy and grams_per_kwh is not None else None
     cost = wall.scaled(usd / 3600.0)
-    return Option(assessed, offer, finish, wall, usd, assessed.fits * both, in_time, in_budget, energy, co2, cost)
+    chance = assessed.fits * both
+    return Option(assessed, offer, finish, wall, usd, chance, in_time, in_budget, energy, co2, cost, share=share)
 
 
 def front(options: Iterable[Option], objective: str = "cost") -> tuple[Option, ...]:

@@ -52,6 +52,8 @@ class Plan:
     others     all that meet the goal, by the objective
     reasons    why the rest was left out
     basis      what the choice rests on, in sentences
+    by_share   of a searched schedule: for every length of its first part the option with the least of the objective, or
+               the likeliest where none meets the goal
     """
 
     job: Job
@@ -64,6 +66,7 @@ class Plan:
     global_batch: int
     tried: int
     basis: tuple[str, ...] = ()
+    by_share: tuple[Option, ...] = ()
     options: tuple[Option, ...] = field(default=(), repr=False)
     """All that fit, for pictures."""
 
@@ -79,6 +82,7 @@ class Plan:
             "chosen": self.chosen.to_dict(),
             "front": [option.to_dict() for option in self.front],
             "meet_the_goal": len(self.others),
+            "by_share": [{"share": option.share, **option.to_dict()} for option in self.by_share],
             "left_out": [{"count": r.count, "reason": r.text, "nearest": r.nearest} for r in self.reasons],
             "basis": list(self.basis),
             "worth_measuring": measurement.to_dict() if measurement else None,
@@ -127,6 +131,10 @@ def plan(
         if not found.jobs:
             raise PlanError(f"no candidate is left: {'; '.join(map(str, _grouped(found.refused)))}")
         raise _infeasible(goal, options, rows, reasons)
+    by_share = _by_share(options, goal) if space.schedule and space.schedule.share is None else ()
+    if by_share and (goal.deadline_hours is not None or goal.budget_usd is not None):
+        longest = max(option.share for option in meeting)
+        meeting = [option for option in meeting if option.share == longest]
     ranked = sorted(meeting, key=lambda o: (o.objective(goal.objective), o.objective("time")))
     chosen = least(meeting, goal.objective)
     return Plan(
@@ -140,6 +148,7 @@ def plan(
         global_batch=found.global_batch,
         tried=len(rows),
         basis=_basis(chosen, space),
+        by_share=by_share,
         options=tuple(options),
     )
 
@@ -164,7 +173,7 @@ def _judged(found: Candidates, by: _Judging) -> tuple[list[Assessed], list[Optio
     grid = by.space.grid
     grams = grid_of(grid).grams_per_kwh if grid is not None else None
     options = [
-        option_of(rows[index], offer, by.goal, by.space.pue, grams)
+        option_of(rows[index], offer, by.goal, by.space.pue, grams, found.shares[index])
         for index, offer in combinations(found)
         if rows[index].predicted
     ]
@@ -176,9 +185,22 @@ def _judged(found: Candidates, by: _Judging) -> tuple[list[Assessed], list[Optio
 def _check_length(job: Job) -> None:
     run = job.run
     if job.schedule:
-        raise JobError("precision is a schedule, but a plan compares single precisions; give precision one name")
+        raise JobError(
+            "precision is a schedule by steps; a plan takes one by share of the run: --schedule fp32:10%..amp-bf16, or "
+            "fp32:N%..amp-bf16 to try every tenth"
+        )
     if run.epochs is None and run.steps is None and run.samples is None:
         raise JobError("a plan needs the length of the run: give epochs (with a dataset), steps or samples")
+
+
+def _by_share(options: Sequence[Option], goal: Goal) -> tuple[Option, ...]:
+    """The best option of every length of a schedule's first part, by its length."""
+    found = []
+    for share in sorted({option.share for option in options}):
+        there = [option for option in options if option.share == share]
+        meeting = [option for option in there if option.chance >= goal.confidence]
+        found.append(least(meeting, goal.objective) if meeting else max(there, key=lambda o: o.chance))
+    return tuple(found)
 
 
 def _grouped(refused: Sequence[tuple[str, str]]) -> list[Reason]:
@@ -265,7 +287,7 @@ def _cost(options: Sequence[Option], sure: float) -> str:
 
 def _named(option: Option) -> str:
     job = option.assessed.job
-    return f"{job.gpus} x {job.gpu}, {job.precision}"
+    return f"{job.gpus} x {job.gpu}, {option.assessed.precision}"
 
 
 def _basis(chosen: Option, space: Space) -> tuple[str, ...]:
@@ -282,7 +304,8 @@ def _basis(chosen: Option, space: Space) -> tuple[str, ...]:
         known = "seven traces of single instances in 2023" if space.spot == PUBLISHED else f"{space.spot}"
         lines.append(f"spells with and without a spot instance: as in {known}")
     elif price is not None:
-        lines.append(f"price: {price.provider} {price.region}, on demand, list price of {price.as_of}, {price.trust}")
+        term = "for a reservation, which has to be made first" if chosen.offer.reserved else "on demand"
+        lines.append(f"price: {price.provider} {price.region}, {term}, list price of {price.as_of}, {price.trust}")
     else:
         lines.append(f"GPUs of {chosen.offer.provider} have no price, so they cost nothing here")
     return tuple(lines)

@@ -12,6 +12,7 @@ from precision_time.field_types import (
     BATCH,
     GPUS,
     MOST_GPUS,
+    SWITCH,
     TEXT,
     apply_checks,
     choice,
@@ -24,12 +25,15 @@ from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
+from precision_time.job.schedule import PrecisionFrom
 from precision_time.placement import catalog_of, cluster_of
 from precision_time.plan.floors import Work
 from precision_time.plan.goal import Goal
 from precision_time.plan.grid import grid_of
 from precision_time.plan.layouts import arranged, global_batch_of
 from precision_time.plan.offers import Offer, offers_of, placed_offers
+from precision_time.plan.schedules import Schedule, parse_schedule
+from precision_time.prediction import predict
 from precision_time.timing.kernels import compute_peak
 
 LAYOUTS = ("own", "auto")
@@ -80,14 +84,20 @@ class Space:
     gpu: tuple[str, ...] | None = option(None, optional(WORDS), "GPU types (default: all that the providers have)")
     gpus: tuple[int, ...] | None = option(None, optional(COUNTS), "numbers of GPUs: 8..256 or 8,12,16 (default 1..64)")
     precision: tuple[str, ...] | None = option(None, optional(WORDS), "precisions (default: the job's)")
+    schedule: Schedule | None = option(  # noqa: RUF009
+        None, optional(structured("text", parse_schedule)), "fp32:N%..amp-bf16: a first precision, then another"
+    )
     layout: str = option("own", choice(LAYOUTS), "own: the job's layout; auto: all valid ones")
     global_batch_size: int | None = option(None, optional(BATCH), "samples of a step (default: the job's)")
+    reserved: bool = option(False, SWITCH, "also prices of reserved instances, which need a commitment")
     spot: str | None = option(None, optional(TEXT), "spot instances, as the published traces or a trace file have them")
     pue: float = option(1.0, number(1.0, 5.0), "power usage effectiveness: of the building over the GPUs")
     grid: str | None = option(None, optional(structured("text", lambda field, value: grid_of(value).name)), "country")
 
     def __post_init__(self) -> None:
         apply_checks(self)
+        if self.schedule and self.precision:
+            raise JobError(f"precision is given beside schedule {self.schedule}, which names both; keep one of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,8 @@ class Candidates:
     refused: tuple[tuple[str, str], ...]
     """(kind of reason, sentence)."""
     global_batch: int
+    shares: tuple[float, ...] = ()
+    """Of the steps of each job, those in its first precision."""
     pruned: bool = False
     """Whether floors left any out."""
 
@@ -109,30 +121,65 @@ def candidates(job: Job, space: Space, goal: Goal) -> Candidates:
     Raises `CatalogError` for an unknown provider or GPU, and `JobError` for an unknown precision.
     """
     catalog = catalog_of(job)
-    offers = offers_of(space.providers, catalog)
+    offers = offers_of(space.providers, catalog, space.reserved)
     batch = space.global_batch_size or global_batch_of(job)
     types = [catalog.gpu(name) for name in space.gpu or dict.fromkeys(offer.gpu for offer in offers)]
-    precisions = [parse_precision(name).label for name in space.precision or (job.precision,)]
+    precisions = _precisions(job, space, batch)
     limited = goal.deadline_hours is not None or goal.budget_usd is not None
-    work = {name: Work.of(job, name, batch) for name in precisions} if limited else {}
-    made = _Made([], [], [], goal, work, [])
+    names = dict.fromkeys(name for precision in precisions for name in precision.names)
+    work = {name: Work.of(job, name, batch) for name in names} if limited else {}
+    made = _Made([], [], [], goal, work, [], [])
     for gpu in types:
         for precision in precisions:
             try:
-                compute_peak(gpu, parse_precision(precision).math, "")
+                for name in precision.names:
+                    compute_peak(gpu, parse_precision(name).math, "")
             except MissingPeakError as error:
                 made.refused.append(("have no unit for the precision", f"{error}"))
                 continue
             for count in space.gpus or USUAL_COUNTS:
                 _place(made, _Place(job, gpu, precision, count, batch), space, offers, catalog)
-    return Candidates(tuple(made.jobs), tuple(made.offers), tuple(made.refused), batch, any(made.pruned))
+    shares = tuple(made.shares)
+    return Candidates(tuple(made.jobs), tuple(made.offers), tuple(made.refused), batch, shares, any(made.pruned))
+
+
+@dataclass(frozen=True, slots=True)
+class _Precision:
+    """One precision, or a schedule of two of which the first holds for `share` of the steps."""
+
+    entries: tuple[PrecisionFrom, ...]
+    share: float = 1.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(entry.precision for entry in self.entries)
+
+    def __str__(self) -> str:
+        return " then ".join(self.names)
+
+
+def _precisions(job: Job, space: Space, batch: int) -> list[_Precision]:
+    schedule = space.schedule
+    if schedule is None:
+        names = [parse_precision(name).label for name in space.precision or (job.precision,)]
+        return [_Precision((PrecisionFrom(0, name),)) for name in names]
+    steps = steps_of(job, schedule.then, batch)
+    return [_Precision(schedule.entries(share, steps), share) for share in schedule.shares]
+
+
+def steps_of(job: Job, precision: str, batch: int) -> int:
+    """Steps of the run at a global batch, on whichever GPUs."""
+    one = job.replace(
+        gpus=1, nodes=None, node=None, system=None, layout="dp", precision=precision, batch_size=batch, grad_accum=1
+    )
+    return predict(one).steps or 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     job: Job
     gpu: Gpu
-    precision: str
+    precision: _Precision
     count: int
     batch: int
 
@@ -145,17 +192,24 @@ class _Made:
     goal: Goal
     work: Mapping[str, Work]
     pruned: list[bool]
+    shares: list[float]
 
     def over(self, place: _Place, offer: Offer) -> str:
         """What the floor of a run on an offer's GPUs is over; "" where it is not over the goal."""
-        work = self.work.get(place.precision)
-        hours = work.seconds(place.gpu, place.count) / 3600.0 if work else 0.0
+        hours = self._floor_hours(place)
         if self.goal.deadline_hours is not None and hours > self.goal.deadline_hours:
             return "are too slow even at the peak of their GPUs"
         usd = hours * offer.usd_per_hour(place.count)
         if self.goal.budget_usd is not None and usd > self.goal.budget_usd:
             return "are too expensive even at the peak of their GPUs"
         return ""
+
+    def _floor_hours(self, place: _Place) -> float:
+        if not self.work:
+            return 0.0
+        floors = [self.work[name].seconds(place.gpu, place.count) / 3600.0 for name in place.precision.names]
+        share = place.precision.share
+        return share * floors[0] + (1.0 - share) * floors[-1]
 
 
 def _place(made: _Made, place: _Place, space: Space, offers: Sequence[Offer], catalog: Catalog) -> None:
@@ -186,6 +240,7 @@ def _place(made: _Made, place: _Place, space: Space, offers: Sequence[Offer], ca
         for job in arranged(placed, place.count, domain, place.batch, all_layouts=auto):
             made.jobs.append(job)
             made.offers.append(there)
+            made.shares.append(place.precision.share)
     if len(made.jobs) == before:
         made.refused.append(("cannot share the global batch evenly", f"{name} with {place.batch} samples a step"))
 
@@ -194,8 +249,8 @@ def _based(place: _Place, node: str | None) -> Job:
     """The job on these GPUs, in its own layout, without a price."""
     run = dict.fromkeys(("price", "price_per_gpu_hour"))
     changes: dict[str, Any] = {"gpu": place.gpu.name, "gpus": place.count, "nodes": None, "system": None, "node": node}
-    if place.precision != place.job.precision:
-        changes["precision"] = place.precision
+    if place.precision.names != (place.job.precision,):
+        changes["precision"] = place.precision.entries
     if place.job.layout_spec.dp == place.job.gpus:  # ranks follow from the GPUs
         changes["layout"] = place.job.layout_spec.text(with_dp=False)
     return place.job.replace(**changes, **run)

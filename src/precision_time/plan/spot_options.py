@@ -25,7 +25,8 @@ def spot_options(options: Sequence[Option], market: Market, goal: Goal) -> Itera
     for option in sorted(options, key=lambda o: o.objective("time")):
         job, price = option.assessed.job, option.offer.price
         if price is not None and price.spot_usd_per_hour is not None:
-            best.setdefault((job.gpu, job.gpus, job.precision, option.offer.provider, price.instance), option)
+            key = (job.gpu, job.gpus, option.assessed.precision, option.offer.provider, price.instance)
+            best.setdefault(key, option)
     zones = {count: market.zones(count) for count in {_instances(option) for option in best.values()}}
     for option in best.values():
         made = _on_spot(option, zones, goal)

@@ -23,7 +23,7 @@ def text(plan: Plan) -> str:
     """The chosen option with its chances, the front as a table, the reasons and the basis."""
     from precision_time.plan.worth import worth_measuring
 
-    parts = [_chosen(plan), _front(plan)]
+    parts = [_chosen(plan), *([_shares(plan)] if plan.by_share else []), _front(plan)]
     if plan.reasons:
         parts.append("left out:\n" + _lines(map(str, plan.reasons)))
     basis = list(plan.basis)
@@ -45,7 +45,7 @@ def _chosen(plan: Plan) -> str:
     row, job = option.assessed, option.assessed.job
     cost = option.cost.interval
     lines = [
-        f"launch on {option.rented}: {job.gpus} x {job.gpu}, {job.precision}, {row.label}",
+        f"launch on {option.rented}: {job.gpus} x {job.gpu}, {row.precision}, {row.label}",
         f"  done in        {_range(option.finish.interval)}",
         f"  cost           ${cost.p50:,.2f} (${cost.p10:,.2f} to ${cost.p90:,.2f})",
     ]
@@ -93,8 +93,38 @@ def _front(plan: Plan) -> str:
     return f"{textwrap.fill(head, WIDTH)}\n\n{Table(heads, lines, left=5).text()}"
 
 
+def _shares(plan: Plan) -> str:
+    """The best option for every length of the first precision of a schedule."""
+    schedule = plan.space.schedule
+    heads = [f"in {schedule.first}" if schedule else "", "GPUs", "from", "done in", "P90", "cost", "P90", "chance", ""]
+    rows: list[list[str]] = []
+    for option in plan.by_share:
+        job, finish, cost = option.assessed.job, option.finish.interval, option.cost.interval
+        rows.append(
+            [
+                f"{option.share:.0%}" + (" of the steps" if not rows else ""),
+                f"{job.gpus} x {job.gpu}",
+                _from(option),
+                human_seconds(finish.p50),
+                human_seconds(finish.p90),
+                f"${cost.p50:,.2f}",
+                f"${cost.p90:,.2f}",
+                f"{option.chance:.0%}",
+                "" if option.chance >= plan.goal.confidence else "misses the goal",
+            ]
+        )
+    head = f"{schedule}, the best option for every length of the first part:"
+    return f"{head}\n\n{Table(heads, rows, left=3).text()}"
+
+
 def _these(count: int) -> str:
     return "this one" if count == 1 else f"these {count}"
+
+
+def _from(option: Option) -> str:
+    """What is rented, in a word or two."""
+    name = option.offer.price.instance if option.offer.price else option.offer.provider
+    return name + (" spot" if option.spot else " reserved" if option.offer.reserved else "")
 
 
 def _row(option: Option, plan: Plan) -> Sequence[str]:
@@ -102,10 +132,9 @@ def _row(option: Option, plan: Plan) -> Sequence[str]:
     return [
         ">" if option is plan.chosen else "",
         f"{job.gpus} x {job.gpu}",
-        job.precision,
+        option.assessed.precision,
         option.assessed.label,
-        (option.offer.price.instance if option.offer.price else option.offer.provider)
-        + (" spot" if option.spot else ""),
+        _from(option),
         human_seconds(finish.p50),
         human_seconds(finish.p90),
         f"${cost.p50:,.2f}",

@@ -61,7 +61,7 @@ def _distinct(options: tuple[Option, ...]) -> list[Option]:
     kept: dict[tuple[object, ...], Option] = {}
     for option in options:
         job = option.assessed.job
-        kept.setdefault((job.gpu, job.gpus, job.precision), option)
+        kept.setdefault((job.gpu, job.gpus, option.assessed.precision), option)
     return list(kept.values())
 
 
@@ -82,6 +82,8 @@ def _measured(option: Option, best: list[Option], before: float) -> Measurement 
 
 def _small(job: Job) -> Job:
     layout = job.layout_spec
+    if job.schedule:  # the interval is that of the last precision's step
+        job = job.replace(precision=job.schedule[-1].precision)
     if layout.tp != 1 or layout.pp != 1 or layout.cp != 1 or layout.ep != 1 or layout.zero:
         return job
     node = min(cluster_of(job).gpus_per_node, job.gpus)
