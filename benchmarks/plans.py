@@ -1,7 +1,8 @@
-"""Speed of plans, and the plans of four usual jobs: `python -m benchmarks.plans` (about three minutes).
+"""Speed of plans, and the plans of four usual jobs: `python -m benchmarks.plans` (about six minutes).
 
 Counts candidates a second with one and two processes, and with as many workers of a Dask cluster on this machine, over
-searches of some thousand candidates each, in a process of its own per measurement, and writes the plans as text. Writes benchmarks/results/plans.json and plans.md.
+searches of some thousand candidates each, in a process of its own per measurement, and writes the plans as text. Writes
+benchmarks/results/plans.json and plans.md.
 """
 
 from __future__ import annotations

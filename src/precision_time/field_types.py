@@ -163,8 +163,11 @@ def apply_checks(instance: Any, prefix: str = "", error: type[PrecisionTimeError
     """
     for name, of in _types(instance.__class__):
         value = getattr(instance, name)
+        if value is None and of.optional:
+            continue  # most fields of most jobs
+        field = prefix + name
         try:
-            checked = of(f"{prefix}{name}", plain_values(f"{prefix}{name}", value))
+            checked = of(field, plain_values(field, value))
         except JobError as refused:
             if error is JobError:
                 raise

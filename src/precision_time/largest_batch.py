@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from precision_time.capture.training_step import training_step
 from precision_time.errors import JobError
 from precision_time.estimate.assemble import process_bytes
 from precision_time.estimate.estimate import Estimate
@@ -14,8 +13,9 @@ from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import Options
 from precision_time.placement import cluster_of
+from precision_time.prediction import rank_program
 
 LIMIT = 1 << 20
 """Largest micro-batch that is tried."""
@@ -29,10 +29,8 @@ def memory_of(job: Job, *, catalog: Catalog | None = None) -> Memory:
 
 
 def _memory(job: Job, precision: Precision, cluster: Cluster) -> Memory:
-    options = Options.of(job)
-    step = training_step(job, precision, cluster.gpu.device_type)
-    program = step_program(step, job.layout_spec, options)
-    return step_memory(step, program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
+    step, program = rank_program(job, precision, cluster)
+    return step_memory(step, program, Options.of(job), cluster.gpu.memory_bytes, process_bytes(cluster))
 
 
 def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:

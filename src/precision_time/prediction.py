@@ -18,6 +18,7 @@ from precision_time.estimate.correction import Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.goodput import Goodput, Stepping, goodput
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.memory import Memory
 from precision_time.estimate.step_memory import step_memory
 from precision_time.estimate.verified import verified
 from precision_time.hardware.catalog import Catalog
@@ -26,6 +27,7 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.ingest.pipeline.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
+from precision_time.layout.program import StepProgram
 from precision_time.layout.step_program import Options, step_program
 from precision_time.placement import catalog_of, cluster_of
 from precision_time.timeline.trace import trace_events
@@ -49,32 +51,65 @@ def predict(
     cannot be (unknown model, missing peak ...); a job that does not fit in memory is estimated all the same and says
     so.
     """
+    return _predict(job, catalog, constants, anchoring, 0.0)
+
+
+def predict_if_fits(job: Job, least_fit: float) -> Estimate | Memory:
+    """The estimate of a job, or only its memory where that fits with a probability below `least_fit`.
+
+    A search spends most of its time on jobs that fit; what does not is laid out but not timed.
+    """
+    try:
+        return _predict(job, None, None, USUAL, least_fit)
+    except _TooLargeError as found:
+        return found.memory
+
+
+class _TooLargeError(Exception):
+    """Ends the prediction of a job that fits less surely than is asked."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self.memory = memory
+
+
+def _predict(
+    job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring, least_fit: float
+) -> Estimate:
     # A prediction makes thousands of objects and hardly a cycle: collecting while it runs only visits what caches hold,
     # which is a third of the time of a job that no cache knows.
     collects = gc.isenabled()
     gc.disable()
     try:
         if job.schedule:
-            return _scheduled(job, catalog, constants, anchoring)
-        return _predict_one(job, job.precision_spec, catalog, constants, anchoring)
+            return _scheduled(job, catalog, constants, anchoring, least_fit)
+        return _predict_one(job, job.precision_spec, catalog, constants, anchoring, least_fit)
     finally:
         if collects:
             gc.enable()
 
 
 def _predict_one(
-    job: Job, precision: Precision, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring
+    job: Job,
+    precision: Precision,
+    catalog: Catalog | None,
+    constants: StepConstants | None,
+    anchoring: Anchoring,
+    least_fit: float,
 ) -> Estimate:
     # 1. The device, its node and the fabric between ranks: first, because a wrong name fails here at once.
     known = catalog or catalog_of(job)
     cluster = cluster_of(job, known)
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
     rental = known.rental(job.run.price, cluster) if job.run.price and job.run.price_per_gpu_hour is None else None
-    # 2. to 5. Operators of a rank, collectives between ranks, seconds of both, and the timeline.
-    run = simulate_step(job, precision, cluster, constants)
-    # 6. Memory of the fullest stage.
-    options = Options.of(job)
-    memory = step_memory(run.step, run.timed.program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
+    # 2. and 3. Operators of a rank, and collectives between ranks.
+    step, program = rank_program(job, precision, cluster)
+    # 4. Memory of the fullest stage.
+    memory = step_memory(step, program, Options.of(job), cluster.gpu.memory_bytes, process_bytes(cluster))
+    if memory.fit_probability < least_fit:
+        raise _TooLargeError(memory)
+    # 5. and 6. Seconds of both, and the timeline.
+    run = _simulated(job, precision, cluster, step, program, constants)
     # 7. The correction by measured jobs of the family.
     correction, unused = _correction(job, run, cluster, catalog, constants, anchoring)
     if precision.tf32 and correction.count and cluster.gpu.has("fp32"):
@@ -112,10 +147,24 @@ def simulate_step(
     job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None = None
 ) -> SimulatedStep:
     """One optimizer step of a job, not corrected by anchors."""
-    # Operators with their dtypes, from the zoo or traced now. The only hardware fact is whether it is a CPU.
+    return _simulated(job, precision, cluster, *rank_program(job, precision, cluster), constants)
+
+
+def rank_program(job: Job, precision: Precision, cluster: Cluster) -> tuple[TrainingStep, StepProgram]:
+    """The operators of a step, and those of every distinct rank with its collectives."""
+    # From the zoo or traced now. The only hardware fact is whether it is a CPU.
     step = training_step(job, precision, cluster.gpu.device_type)
-    # Operators and collectives of every distinct rank.
-    program = step_program(step, job.layout_spec, Options.of(job))
+    return step, step_program(step, job.layout_spec, Options.of(job))
+
+
+def _simulated(
+    job: Job,
+    precision: Precision,
+    cluster: Cluster,
+    step: TrainingStep,
+    program: StepProgram,
+    constants: StepConstants | None,
+) -> SimulatedStep:
     # Seconds of every pass of every unit and of every collective, each with its source.
     works = WorkOptions(precision.tf32, job.memory_format == "nhwc", job.slow_groups)
     timed = time_program(program, cluster, works, job.execution, constants)
@@ -133,10 +182,16 @@ def _uncorrected(
     return training_step(job, None, cluster.gpu.device_type), cluster.gpu, estimate.breakdown, estimate.step.p50
 
 
-def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring) -> Estimate:
-    """A run whose precision changes: the last precision's step, and the sum of all parts as the run."""
+def _scheduled(
+    job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring, least_fit: float
+) -> Estimate:
+    """A run whose precision changes: the last precision's step, the sum of all parts as the run, and the memory of the
+    part that needs most."""
     parts = job.schedule
-    estimates = [_predict_one(job, parse_precision(p.precision), catalog, constants, anchoring) for p in parts]
+    estimates = [
+        _predict_one(job, parse_precision(p.precision), catalog, constants, anchoring, least_fit) for p in parts
+    ]
+    memory = max((estimate.memory for estimate in estimates), key=lambda memory: memory.peak_bytes)
     last = estimates[-1]
     if last.steps is None:
         raise JobError(
@@ -162,7 +217,9 @@ def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | Non
     known = (f"schedule: {note}; step, epoch and breakdown are those of {parts[-1].precision}", *last.assumptions)
     cost, energy = as_long(last.cost_usd), as_long(last.energy_j)
     return verified(
-        dataclasses.replace(last, run=total, goodput=whole, cost_usd=cost, energy_j=energy, assumptions=known)
+        dataclasses.replace(
+            last, run=total, goodput=whole, cost_usd=cost, energy_j=energy, memory=memory, assumptions=known
+        )
     )
 
 

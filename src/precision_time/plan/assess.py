@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precision_time.errors import PrecisionTimeError
-from precision_time.largest_batch import memory_of
-from precision_time.prediction import predict
+from precision_time.estimate.memory import Memory
+from precision_time.prediction import predict_if_fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,17 +64,15 @@ class Assessed:
 def assess(job: Job, least_fit: float = 0.5) -> Assessed:
     """The candidate; its time is not predicted where it fits with a probability below `least_fit`."""
     try:
-        memory = memory_of(job)
-        fits = memory.fit_probability
-        if fits < least_fit:
-            return Assessed(job, fits, memory.peak_bytes, memory.missing_bytes)
-        estimate = predict(job)
+        found = predict_if_fits(job, least_fit)
     except PrecisionTimeError as error:
         return Assessed(job, error=str(error))
-    goodput = estimate.goodput
+    if isinstance(found, Memory):
+        return Assessed(job, found.fit_probability, found.peak_bytes, found.missing_bytes)
+    estimate, memory, goodput = found, found.memory, found.goodput
     return Assessed(
         job=job,
-        fits=fits,
+        fits=memory.fit_probability,
         peak_bytes=memory.peak_bytes,
         missing_bytes=memory.missing_bytes,
         step=estimate.step,
