@@ -82,7 +82,7 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "plan")) == sorted([
         *(f for f in JOB_FLAGS if f not in placed), *(f for f in ON_TOP if f != "--cluster"), *shared, "--allow-code",
         "--plot", "--deadline", "--budget", "--confidence", "--objective", "--provider", "--spot", "--pue",
-        "--grid",
+        "--grid", "--schedule", "--reserved",
         "--global-batch-size",
     ])  # fmt: skip
     ranked = [f for f in JOB_FLAGS if f not in ("--layout", "--recompute-layers")]

@@ -11,6 +11,7 @@ from precision_time.job.schedule import PrecisionFrom, parse_schedule
 SPELLINGS = {
     "fp64": ("fp64", "double", "64-true", "float64", 64),
     "fp32": ("fp32", "single", "float32", "32-true", "32", 32),
+    "torch-fp32": ("torch-fp32", "torch_fp32", "default", "torch-default"),
     "tf32": ("tf32", "TF32"),
     "amp-fp16": ("amp-fp16", "amp_fp16", "mixed_fp16_fp32", "mixed", "16-mixed", "Mixed", " 16-mixed "),
     "amp-bf16": ("amp-bf16", "mixed_bf16_fp32", "bf16-mixed", "BF16_MIXED"),
@@ -22,7 +23,7 @@ SPELLINGS = {
 }
 
 
-def test_the_ten_names() -> None:
+def test_the_names() -> None:
     assert list(PRECISIONS) == list(SPELLINGS)
 
 

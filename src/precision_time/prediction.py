@@ -112,7 +112,7 @@ def _predict_one(
     run = _simulated(job, precision, cluster, step, program, constants)
     # 7. The correction by measured jobs of the family.
     correction, unused = _correction(job, run, cluster, catalog, constants, anchoring)
-    if precision.tf32 and correction.count and cluster.gpu.has("fp32"):
+    if (precision.tf32 or precision.tf32_convolutions) and correction.count and cluster.gpu.has("fp32"):
         full = simulate_step(job, parse_precision("fp32"), cluster, constants)
         full_s = full.scaled(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors).step_s
         limit = full_s / run.scaled(correction.factors).step_s
@@ -166,10 +166,20 @@ def _simulated(
     constants: StepConstants | None,
 ) -> SimulatedStep:
     # Seconds of every pass of every unit and of every collective, each with its source.
-    works = WorkOptions(precision.tf32, job.memory_format == "nhwc", job.slow_groups)
-    timed = time_program(program, cluster, works, job.execution, constants)
+    timed = time_program(program, cluster, work_options(job, cluster.gpu, precision), job.execution, constants)
     # The steady step: streams, stages and waits.
     return SimulatedStep.of(step, timed)
+
+
+def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> WorkOptions:
+    """What a job decides about the kernels of a GPU, in its own precision or another."""
+    chosen = precision or job.precision_spec
+    return WorkOptions(
+        tf32=chosen.tf32,
+        channels_last=job.memory_format == "nhwc",
+        slow_groups=job.slow_groups,
+        tf32_convolutions=chosen.tf32_convolutions and gpu.has("tf32"),
+    )
 
 
 def _uncorrected(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,9 +13,11 @@ from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.correction import INFORMED, TERM_OF
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
+from precision_time.timing.registry import CUDNN
 from precision_time.zoo.catalog import ENTRIES
 
 _HALF = ("fp16", "bf16", "fp8")
+_PRODUCTS = ("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "pt.attention")
 DIGITS = 12
 """Hex digits of a job's key."""
 
@@ -75,6 +78,7 @@ def describe_job(
     framework: str,
 ) -> JobDescriptor:
     """The descriptor of a job; `breakdown` (seconds by term) is that of the uncorrected prediction."""
+    arithmetic = _arithmetic(step, gpu)
     sizes = {name: value for name, value in sorted(step.sizes.items()) if name != "batch_size"}
     identity = (
         job.model.lower(),
@@ -85,7 +89,7 @@ def describe_job(
         job.grad_accum,
         job.gpus,
         job.gpu,
-        step.precision.name,
+        arithmetic if arithmetic == "fp32" else step.precision.name,
         job.memory_format,
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )
@@ -94,8 +98,8 @@ def describe_job(
         model=job.model.lower(),
         gpu=job.gpu,
         arch=gpu.arch,
-        maths="half" if step.precision.math in _HALF else step.precision.math,
-        precision=step.precision.name,
+        maths="half" if step.precision.math in _HALF else arithmetic or step.precision.math,
+        precision=arithmetic or step.precision.name,
         framework=framework,
         setting=f"{job.memory_format} {job.attention} {job.execution}",
         batch_size=step.batch_size,
@@ -103,6 +107,19 @@ def describe_job(
         shares=shares_of(breakdown),
         key=hashlib.sha256(repr(identity).encode()).hexdigest()[:DIGITS],
     )
+
+
+def _arithmetic(step: CapturedModel | TrainingStep, gpu: Gpu) -> str:
+    """fp32 or tf32, whichever PyTorch's default runs most of the model's products in; "" in any other precision."""
+    if not step.precision.tf32_convolutions:
+        return ""
+    if not gpu.has("tf32"):
+        return "fp32"
+    skeleton = step.graph.skeleton
+    calls = Counter(skeleton.names[call.kind] for call in skeleton.calls)
+    cudnn = sum(count for name, count in calls.items() if name.startswith(CUDNN))
+    products = sum(count for name, count in calls.items() if name.startswith(_PRODUCTS))
+    return "tf32" if cudnn > products else "fp32"
 
 
 def shares_of(breakdown: Mapping[str, float]) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 
 PREDICTORS = ("simulator", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
 """As in predictors/registry.py, which is not imported for a list of names."""
-DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
+DEFAULT_PRECISIONS = "torch-fp32,tf32,amp-fp16,amp-bf16"
 VERIFY_PRECISIONS = "fp32,amp-bf16"
 FILE_FLAGS = frozenset(
     """

@@ -54,9 +54,9 @@ class Comparison:
 
     @property
     def baseline(self) -> Row | None:
-        """The row that speed-ups refer to: the first predicted row in fp32, else in tf32, else the first predicted."""
+        """The row that speed-ups refer to: the first predicted in torch-fp32, else in fp32, else tf32, else of all."""
         predicted = [row for row in self.rows if row.estimate is not None]
-        for precision in ("fp32", "tf32"):
+        for precision in ("torch-fp32", "fp32", "tf32"):
             for row in predicted:
                 if row.job.precision == precision:
                     return row

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _WIDTH = {"fp64": 0, "fp32": 1, "tf32": 2, "fp16": 3, "bf16": 3, "fp8": 4}
 """Rank by `precision_spec.math`: a row is explained against a row of lower rank."""
-_PARTNERS = ("fp32", "tf32", "fp64")
+_PARTNERS = ("torch-fp32", "fp32", "tf32", "fp64")
 """Precisions that a row is explained against, best first."""
 SLOWER, HARDLY = 0.98, 1.15
 """Speed-ups below which a row is called slower, or hardly faster: chosen."""
@@ -53,7 +53,7 @@ def explain(comparison: Comparison) -> list[str]:
 
 
 def partner(row: Row, candidates: Sequence[Row]) -> Row | None:
-    """Of rows that differ only in precision (and batch), the one in fp32, else tf32, else fp64 that is wider."""
+    """Of rows that differ only in precision (and batch), the wider one, of several the first of `_PARTNERS`."""
     width = _WIDTH[row.job.precision_spec.math]
     narrower = (other for other in candidates if _WIDTH[other.job.precision_spec.math] < width)
     return min(narrower, key=lambda other: _PARTNERS.index(other.job.precision), default=None)
@@ -157,7 +157,7 @@ def _term_reason(term: str, share: float, row: Row, estimate: Estimate, base: Ro
 def _kernel_reasons(row: Row, estimate: Estimate, base: Row, ratio: float) -> Iterator[tuple[float, str]]:
     """What limits the kernels of forward and backward: memory traffic, launch size or arithmetic."""
     kernels = sum(estimate.breakdown.get(name, 0.0) for name in ("forward", "backward")) / (estimate.step.p50 or 1.0)
-    math, base_math = row.job.precision_spec.math, base.job.precision_spec.math
+    math, base_math = row.job.precision_spec.math, _math(base)
     if (part := estimate.bound_shares.get("memory", 0.0)) >= 0.4:
         sentence = f"{part:.0%} of the kernel time is bound by memory traffic, which only narrower tensors cut"
         yield part * kernels, sentence
@@ -169,6 +169,11 @@ def _kernel_reasons(row: Row, estimate: Estimate, base: Row, ratio: float) -> It
             f"operators in {math} than in {base_math}"
         )
         yield part * kernels, sentence
+
+
+def _math(row: Row) -> str:
+    spec = row.job.precision_spec
+    return spec.name if spec.tf32_convolutions else spec.math
 
 
 def _communication(row: Row, base: Row) -> str:

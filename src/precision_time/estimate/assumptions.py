@@ -72,8 +72,12 @@ def _precision(step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
         notes.append("fp8: no matrix multiply of this model qualifies (sizes in multiples of 16), so it runs in bf16")
     if precision.name == "fp32" and gpu.device_type != "cpu":
         notes.append(
-            "fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise"
+            "fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise, "
+            "which is precision torch-fp32"
         )
+    if precision.tf32_convolutions and gpu.device_type != "cpu":
+        units = "convolutions and recurrent layers in tf32" if gpu.has("tf32") else "no tf32 on this GPU, so all of it"
+        notes.append(f"torch-fp32, PyTorch's default: {units}, {'products in fp32' if gpu.has('tf32') else 'in fp32'}")
     return tuple(notes)
 
 

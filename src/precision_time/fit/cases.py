@@ -15,6 +15,7 @@ from precision_time.layout.program import StepProgram
 from precision_time.layout.step_program import Options, step_program
 from precision_time.measurements.row import Row
 from precision_time.placement import cluster_of
+from precision_time.prediction import work_options
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.timeline import Timeline
 from precision_time.timing.constants import StepConstants
@@ -55,7 +56,7 @@ def case_of(row: Row, job: Job) -> Case:
     cluster = cluster_of(job)
     step = training_step(job, job.precision_spec, cluster.gpu.device_type)
     program = step_program(step, job.layout_spec, Options.of(job))
-    options = WorkOptions(step.precision.tf32, job.memory_format == "nhwc", job.slow_groups)
+    options = work_options(job, cluster.gpu)
     return Case(row, job, step, program, cluster, options)
 
 

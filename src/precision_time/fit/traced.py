@@ -29,10 +29,10 @@ from precision_time.layout.segment import OpSignatures
 from precision_time.measurements.row import Row, row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED, read_table
 from precision_time.placement import cluster_of
+from precision_time.prediction import work_options
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.curves import Array
 from precision_time.timing.kernel_factors import NO_FACTORS
-from precision_time.timing.operators import WorkOptions
 from precision_time.timing.signature_times import time_signatures
 from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, TILE_FAMILIES
 from precision_time.timing.work_table import DETAILS, WorkTable
@@ -145,7 +145,7 @@ def _forward_pass(row: Row, constants: StepConstants) -> _Job:
     cluster, graph = cluster_of(row.job), evaluation_graph(row.job)
     if row.job.precision_spec.autocast and any(kind.name == "aten.native_group_norm" for kind in graph.kinds):
         raise DataError(f"{row.model}: timm ran group norm in half precision here (its fast norm), autocast does not")
-    options = WorkOptions(row.job.precision_spec.tf32, row.job.memory_format == "nhwc", row.job.slow_groups)
+    options = work_options(row.job, cluster.gpu)
     timed = time_signatures(OpSignatures(graph.kinds), cluster, options, row.job.execution, constants)
     count = Counter(call.kind for call in graph.calls if call.phase is Phase.FORWARD)
     per_kind = np.array([count[kind] for kind in range(len(graph.kinds))], dtype=np.float64)

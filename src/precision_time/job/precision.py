@@ -1,4 +1,4 @@
-"""The ten precision names, the dtypes that each gives the tensors of a step, and the other spellings in use.
+"""The eleven precision names, the dtypes that each gives the tensors of a step, and the other spellings in use.
 
 Capture reads the dtypes, layout reads the gradient dtype, and timing reads the key of the peak (`math`). dtypes have
 PyTorch's names.
@@ -21,6 +21,8 @@ class Precision:
     gradient_dtype  of the gradients that data-parallel ranks reduce; under autocast weights are fp32, and so are these
     state_dtype     of the optimizer's moments, and of the master copy of the weights where `master_weights`
     math            key of `Gpu.peaks` that limits matrix multiplies
+    tf32            products and convolutions of fp32 tensors in TF32; `tf32_convolutions`: cuDNN's convolutions and
+                    recurrent layers alone, where the GPU has TF32
     """
 
     name: str
@@ -33,6 +35,7 @@ class Precision:
     autocast: bool = False
     loss_scaling: bool = False
     tf32: bool = False
+    tf32_convolutions: bool = False
     fp8_scaling: str | None = None
 
     @property
@@ -49,6 +52,8 @@ PRECISIONS: dict[str, Precision] = {
         # name, compute, parameters, gradients, optimizer state, math
         Precision("fp64", _F64, _F64, _F64, _F64, "fp64"),
         Precision("fp32", _F32, _F32, _F32, _F32, "fp32"),
+        # PyTorch's own setting: torch.backends.cudnn.allow_tf32 is True, torch.backends.cuda.matmul.allow_tf32 False.
+        Precision("torch-fp32", _F32, _F32, _F32, _F32, "fp32", tf32_convolutions=True),
         Precision("tf32", _F32, _F32, _F32, _F32, "tf32", tf32=True),
         Precision("amp-fp16", _F16, _F32, _F32, _F32, "fp16", autocast=True, loss_scaling=True),
         Precision("amp-bf16", _BF16, _F32, _F32, _F32, "bf16", autocast=True),
@@ -65,6 +70,7 @@ PRECISIONS: dict[str, Precision] = {
 ALIASES: dict[str, str] = {
     "double": "fp64", "float64": "fp64", "64": "fp64", "64-true": "fp64",
     "single": "fp32", "float32": "fp32", "32": "fp32", "32-true": "fp32",
+    "default": "torch-fp32", "torch-default": "torch-fp32",
     "mixed": "amp-fp16", "mixed-fp16-fp32": "amp-fp16", "16-mixed": "amp-fp16",
     "mixed-bf16-fp32": "amp-bf16", "bf16-mixed": "amp-bf16",
     "float16": "fp16", "16-true": "fp16",

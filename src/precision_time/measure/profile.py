@@ -25,18 +25,13 @@ from precision_time.measure.launch import Report
 from precision_time.measure.machine import header
 from precision_time.measure.point import Point
 from precision_time.measure.recording import Counted, call_of, label, record, record_workload
-from precision_time.measure.replay import weighed_operators
+from precision_time.measure.replay import options_of, weighed_operators
 from precision_time.measure.session import run_plan
 from precision_time.measure.suite import Task, record_of
 from precision_time.measure.tensors import taking_turns
 from precision_time.timing.operators import WorkOptions
 from precision_time.zoo.parallel import SPLITS, local_config, whole_config
 from precision_time.zoo.shallow import Shallow
-
-
-def options_of(job: Job, device_type: str) -> WorkOptions:
-    """Settings of the job that select an operator's kernels; TF32 exists on GPUs only."""
-    return WorkOptions(job.precision_spec.tf32 and device_type == "cuda", job.memory_format == "nhwc")
 
 
 def record_local(job: Job, device_type: str) -> list[Counted]:
@@ -71,11 +66,12 @@ def profile_tasks(device: torch.device, jobs: Sequence[Job]) -> list[Task]:
         recorded = record_local(job, device.type)
         shares = {id(each): share for each, share in weighed_operators(recorded, device.type, options)}
         for each in recorded:
-            parts = (label(each.recorded), "tf32" if options.tf32 else "", "nhwc" if options.channels_last else "")
+            own = options.of_operator(each.kind.name)
+            parts = (label(each.recorded), "tf32" if own.tf32 else "", "nhwc" if own.channels_last else "")
             name = " ".join(part for part in parts if part)
             share = shares.get(id(each), 0.0)
             if name not in tasks or tasks[name][0] < share:
-                tasks[name] = share, Task(name, _measure(each, options, device))
+                tasks[name] = share, Task(name, _measure(each, own, device))
     return [task for _, task in sorted(tasks.values(), key=lambda pair: -pair[0])]
 
 

@@ -34,20 +34,34 @@ def replay_benches(jobs: Iterable[Job], device: torch.device) -> list[Bench]:
     """Every distinct operator of the jobs whose share is at least `LEAST_SHARE`, the largest shares first."""
     benches: dict[str, Weighed] = {}
     for job in jobs:
-        tf32 = job.precision_spec.tf32 and device.type == "cuda"
-        for each in weighed(record(job, device.type), device.type, tf32, job.memory_format == "nhwc"):
+        for each in weighed(record(job, device.type), device.type, options_of(job, device.type)):
             known = benches.get(each.bench.label)
             if known is None or known.share < each.share:
                 benches[each.bench.label] = each
     return [each.bench for each in sorted(benches.values(), key=lambda each: -each.share)]
 
 
-def weighed(recorded: Iterable[Counted], device_type: str, tf32: bool = False, nhwc: bool = False) -> Iterator[Weighed]:
+def options_of(job: Job, device_type: str) -> WorkOptions:
+    """Settings of the job that select an operator's kernels; TF32 exists on GPUs only."""
+    precision, gpu = job.precision_spec, device_type == "cuda"
+    return WorkOptions(
+        tf32=precision.tf32 and gpu,
+        channels_last=job.memory_format == "nhwc",
+        tf32_convolutions=precision.tf32_convolutions and gpu,
+    )
+
+
+def weighed(
+    recorded: Iterable[Counted],
+    device_type: str,
+    options: WorkOptions = WorkOptions(),  # noqa: B008
+) -> Iterator[Weighed]:
     """The operators of one step as benchmarks, without those below `LEAST_SHARE`."""
-    for each, share in weighed_operators(recorded, device_type, WorkOptions(tf32, nhwc)):
+    for each, share in weighed_operators(recorded, device_type, options):
+        own = options.of_operator(each.kind.name)
         if share >= LEAST_SHARE:
             for part, one in passes(each.recorded):
-                yield Weighed(bench_of(one, part, tf32, nhwc), share)
+                yield Weighed(bench_of(one, part, own.tf32, own.channels_last), share)
 
 
 def weighed_operators(

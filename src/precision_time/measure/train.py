@@ -28,7 +28,7 @@ from precision_time.measure.kernel_support import check_kernels
 from precision_time.measure.launch import Report, no_report
 from precision_time.zoo.workload import Workload
 
-TRAINABLE = ("fp64", "fp32", "tf32", "amp-fp16", "amp-bf16", "fp16", "bf16")
+TRAINABLE = ("fp64", "fp32", "torch-fp32", "tf32", "amp-fp16", "amp-bf16", "fp16", "bf16")
 """Precisions that plain PyTorch can train; master weights and fp8 need another library."""
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **how: torch.optim.SGD(p, lr=1e-4, momentum=0.9, weight_decay=1e-4, **how),
@@ -199,10 +199,10 @@ def wait(device: torch.device) -> None:
 @contextlib.contextmanager
 def settings(job: Job, device: torch.device) -> Iterator[None]:
     """Set the global switches of torch for a job: TF32 and the attention kernel."""
-    tf32 = job.precision_spec.tf32
+    precision = job.precision_spec
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cuda.matmul.allow_tf32 = precision.tf32
+        torch.backends.cudnn.allow_tf32 = precision.tf32 or precision.tf32_convolutions
     if job.attention == "math":
         from torch.nn.attention import SDPBackend, sdpa_kernel
 

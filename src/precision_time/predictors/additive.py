@@ -31,6 +31,7 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.placement import catalog_of, cluster_of
+from precision_time.prediction import work_options
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import LocalStep, local_step
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, steps_of
@@ -234,7 +235,7 @@ class Additive:
     def _timed(self, job: Job, cluster: Cluster) -> tuple[LocalStep, TimedSignatures, WorkOptions]:
         """The rank's operators with their times from the device file or the curves, on one GPU."""
         local = local_step(job, cluster.gpu.device_type)
-        options = WorkOptions(job.precision_spec.tf32, job.memory_format == "nhwc", job.slow_groups)
+        options = work_options(job, cluster.gpu)
         return local, time_signatures(local.kinds, _where(job, alone=True), options, job.execution, _CURVES), options
 
     def _looked_up(self, jobs: Sequence[Job]) -> tuple[int, float]:

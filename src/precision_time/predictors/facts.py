@@ -25,6 +25,7 @@ from precision_time.layout.program import CollectiveOp, StepProgram
 from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.step_program import Options, step_program
 from precision_time.placement import cluster_of
+from precision_time.prediction import work_options
 from precision_time.predictors.kernel_sizes import kernel_sizes
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
@@ -198,7 +199,7 @@ def _count(job: Job) -> Facts:
     precision = job.precision_spec
     cluster = cluster_of(job)
     compute_peak(cluster.gpu, precision.math, "")
-    options = WorkOptions(precision.tf32, job.memory_format == "nhwc", job.slow_groups)
+    options = work_options(job, cluster.gpu)
     return _facts(job, _step(job, cluster, options), cluster)
 
 

@@ -61,6 +61,7 @@ class OperatorProfile:
 
     def time(self, kind: OpSignature, options: WorkOptions) -> Timed | None:
         """Time of this operator, or of one with another memory layout where the graph does not state the layout."""
+        options = options.of_operator(kind.name)
         point = self._exact.get((kind, options))
         if point is None and kind.attr(_LAYOUT) is None:
             point = self._loose.get((kind, options))

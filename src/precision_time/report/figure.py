@@ -27,8 +27,9 @@ STACK = (
 GREY = "#888888"
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "<", ">", "p")
 _PRECISIONS = {
-    "fp64": "#8C6BB1", "fp32": "#0072B2", "tf32": "#56B4E9", "amp-fp16": "#D55E00", "amp-bf16": "#009E73",
-    "fp16-master": "#E69F00", "bf16-master": "#66A61E", "fp16": "#A6761D", "bf16": "#1B9E77", "fp8": "#CC79A7",
+    "fp64": "#8C6BB1", "fp32": "#0072B2", "torch-fp32": "#2B8CBE", "tf32": "#56B4E9", "amp-fp16": "#D55E00",
+    "amp-bf16": "#009E73", "fp16-master": "#E69F00", "bf16-master": "#66A61E", "fp16": "#A6761D",
+    "bf16": "#1B9E77", "fp8": "#CC79A7",
 }  # fmt: skip
 BAND = 0.2
 """Half width of the grey band around exact predictions: errors up to 20 %."""

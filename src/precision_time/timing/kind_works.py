@@ -209,9 +209,8 @@ def _wider(kind: OpSignature, rule: Sequence[Work], options: WorkOptions) -> lis
             for spec in specs
         )
 
-    return works(
-        replace(kind, inputs=widened(kind.inputs), outputs=widened(kind.outputs)), replace(options, tf32=False)
-    )
+    without = replace(options, tf32=False, tf32_convolutions=False)
+    return works(replace(kind, inputs=widened(kind.inputs), outputs=widened(kind.outputs)), without)
 
 
 def sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:

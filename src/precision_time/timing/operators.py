@@ -59,6 +59,11 @@ def _math(dtype: str, options: WorkOptions) -> str:
     return _MATH.get(dtype, "fp32")
 
 
+def _cudnn_math(dtype: str, options: WorkOptions) -> str:
+    """Of convolutions and recurrent layers, which have a switch of their own for TF32."""
+    return "tf32" if dtype == "float32" and options.tf32_convolutions else _math(dtype, options)
+
+
 _FP8_GRID = 16
 """Multiple of which the sides of an fp8 product are."""
 
@@ -142,7 +147,7 @@ def _convolution(
             Convolution(
                 x.shape[0], x.shape[1], y.shape[1], x.shape[2:], y.shape[2:], kernel, stride, groups, dilated=dilated
             ),
-            _math(weight.dtype, options),
+            _cudnn_math(weight.dtype, options),
             _width(weight),
             direction=direction,
             layout=layout,
@@ -261,7 +266,7 @@ def _rnn(kind: OpSignature, x: TensorSpec, options: WorkOptions, direction: str)
         width = x.shape[-1] if layer == 0 else hidden * directions
         kernels += rnn_works(
             Recurrent(steps, batch, width, hidden, gates, directions=directions),
-            _math(x.dtype, options),
+            _cudnn_math(x.dtype, options),
             _width(x),
             direction=direction,
         )

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.timing.work import Work
 
+CUDNN = ("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "pt.rnn")
+"""Beginnings of the names of operators that cuDNN runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """What the job decides about kernels: TF32 for float32 products, channels-last storage, and whether grouped
-    convolutions of the latter are those of PyTorch before 1.12.
+    """What the job decides about kernels: TF32 for float32 products and convolutions, channels-last storage, whether
+    grouped convolutions of the latter are those of PyTorch before 1.12, and TF32 in cuDNN alone (convolutions and
+    recurrent layers).
     """
 
     tf32: bool = False
     channels_last: bool = False
     slow_groups: bool = False
+    tf32_convolutions: bool = False
+
+    def of_operator(self, name: str) -> WorkOptions:
+        """The same for one operator, which either has TF32 or has not."""
+        if not self.tf32_convolutions:
+            return self
+        return replace(self, tf32=name.startswith(CUDNN), tf32_convolutions=False)
 
 
 Rule = Callable[[OpSignature, WorkOptions], list[Work]]

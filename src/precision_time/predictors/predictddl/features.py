@@ -112,7 +112,7 @@ def _precision(precision: Precision, cluster: Cluster | None) -> dict[str, float
         "autocast": float(precision.autocast),
         "loss_scaling": float(precision.loss_scaling),
         "bfloat16": float(precision.compute_dtype == "bfloat16"),
-        "tf32": float(precision.tf32),
+        "tf32": float(precision.tf32 or precision.tf32_convolutions),
         "fp8": float(bool(precision.fp8_scaling)),
     }
     if cluster is not None:
