@@ -55,6 +55,7 @@ class FakeEstimate:
     run: FakeInterval | None = None
     cost_usd: float | FakeInterval | None = None
     rental: Rental | None = None
+    utilisation: None = None
 
     @property
     def step(self) -> FakeInterval:

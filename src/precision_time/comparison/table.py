@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
@@ -66,12 +67,14 @@ def summary_table(comparison: Comparison) -> Table:
     epochs = any(row.estimate is not None and row.estimate.epoch is not None for row in rows)
     priced = any(cost is not None for cost in costs)
     fields = differing(rows)
-    columns = [*fields, _STEP, "samples/s", "speed-up", "memory"]
+    shown = _Shown.of(rows, epochs)
+    columns = [*fields, _STEP, "tokens/s" if shown.tokens else "samples/s", *(["MFU"] if shown.mfu else [])]
+    columns += ["speed-up", "memory"]
     columns += (["epoch"] if epochs else []) + (["$/epoch"] if priced else [])
     base = comparison.baseline
     cells = []
     for index, (row, cost) in enumerate(zip(rows, costs, strict=True)):
-        line = [column[index] for column in fields.values()] + _estimate_cells(row, base, epochs)
+        line = [column[index] for column in fields.values()] + _estimate_cells(row, base, shown)
         cells.append(line + ([] if not priced else ["-" if cost is None else f"{cost:,.2f}"]))
     return Table(columns, cells, left=len(fields))
 
@@ -99,18 +102,35 @@ def row_names(rows: Sequence[Row]) -> list[str]:
     return [", ".join(cells) for cells in zip(*columns.values(), strict=True)]
 
 
-def _estimate_cells(row: Row, base: Row | None, epochs: bool) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """Whether all models read tokens, and whether any row has an MFU and an epoch."""
+
+    tokens: bool
+    mfu: bool
+    epochs: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], epochs: bool) -> _Shown:
+        achieved = [row.estimate.utilisation for row in rows if row.estimate is not None]
+        tokens = bool(achieved) and all(each is not None and each.tokens_per_s is not None for each in achieved)
+        return cls(tokens, any(each is not None and each.mfu is not None for each in achieved), epochs)
+
+
+def _estimate_cells(row: Row, base: Row | None, shown: _Shown) -> list[str]:
     estimate = row.estimate
     if estimate is None or base is None:
-        return ["no estimate", "-", "-", "-"] + (["-"] if epochs else [])
-    speed_up = row.speed_up_over(base)
+        return ["no estimate", *["-"] * (3 + shown.mfu + shown.epochs)]
+    speed_up, achieved = row.speed_up_over(base), estimate.utilisation
+    per_s = (achieved.tokens_per_s if achieved and shown.tokens else None) or estimate.samples_per_s
     cells = [
         interval_text(estimate.step),
-        f"{estimate.samples_per_s:,.{min(2, digits_for(estimate.samples_per_s))}f}",
+        f"{per_s:,.{min(2, digits_for(per_s))}f}",
+        *(["-" if achieved is None or achieved.mfu is None else f"{achieved.mfu:.1%}"] if shown.mfu else []),
         "-" if speed_up is None else f"{speed_up:.2f}x",
         _memory_text(estimate),
     ]
-    if epochs:
+    if shown.epochs:
         cells.append("-" if estimate.epoch is None else interval_text(estimate.epoch).split(" (")[0])
     return cells
 

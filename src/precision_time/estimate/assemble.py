@@ -30,6 +30,7 @@ from precision_time.estimate.spread import (
     kind_of,
     log_spread,
 )
+from precision_time.estimate.utilisation import utilisation
 from precision_time.estimate.verified import verified
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.prices import Rental
@@ -123,6 +124,8 @@ def assemble(
     if times.stepping and run:
         busy *= min(times.stepping.whole.p50 / run.p50, 1.0)
     watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
+    length = step.sizes.get("seq_len")
+    tokens = times.global_batch * length if isinstance(length, int) else None
     return verified(
         Estimate(
             job=job,
@@ -145,6 +148,7 @@ def assemble(
             parameters=step.parameter_count,
             communication=_communication(timeline),
             flops_per_step=_flops(timed, per_kind),
+            utilisation=utilisation(timed, cluster.gpu, cluster.gpus, step.precision.math, times.mean_step_s, tokens),
             cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
             energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
             assumptions=supplements.notes,

@@ -12,6 +12,7 @@ from precision_time.estimate.goodput import Goodput
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import Memory
+from precision_time.estimate.utilisation import Utilisation
 from precision_time.hardware.prices import Rental
 from precision_time.job.job import Job
 
@@ -36,6 +37,7 @@ class Estimate:
     loading            first and later epochs, stalls and what would hide them, where the job has a `data` section.
                        `step` and `epoch` are then those of later epochs, if the run has any
     goodput            the parts of the run around its steps, and the distribution of its time; None without a length
+    utilisation        tokens per second, model FLOP/s of a GPU, MFU and HFU
     rental             the cloud instances whose list price the cost is of; None without a named price
     """
 
@@ -64,6 +66,7 @@ class Estimate:
     communication: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     loading: Loading | None = None
     goodput: Goodput | None = None
+    utilisation: Utilisation | None = None
     rental: Rental | None = None
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
@@ -95,6 +98,7 @@ class Estimate:
             "anchors": self.anchors.to_dict(),
             "loading": self.loading.to_dict() if self.loading else None,
             "goodput": self.goodput.to_dict() if self.goodput else None,
+            "utilisation": self.utilisation.to_dict() if self.utilisation else None,
             "memory": self.memory.to_dict(),
             **({"rental": self.rental.to_dict()} if self.rental else {}),
         }
@@ -110,6 +114,7 @@ class Estimate:
             anchors = Correction.from_dict(given.get("anchors", {}))
             loading = Loading.from_dict(given["loading"]) if given.get("loading") else None
             whole = Goodput.from_dict(given["goodput"]) if given.get("goodput") else None
+            achieved = Utilisation(**given["utilisation"]) if given.get("utilisation") else None
             rental = Rental.from_dict(given["rental"]) if given.get("rental") else None
             return cls(
                 job=Job.from_dict(given["job"]),
@@ -117,6 +122,7 @@ class Estimate:
                 anchors=anchors,
                 loading=loading,
                 goodput=whole,
+                utilisation=achieved,
                 rental=rental,
                 **fields,
             )

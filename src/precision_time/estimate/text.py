@@ -20,6 +20,7 @@ from precision_time.units import (
 
 if TYPE_CHECKING:
     from precision_time.estimate.estimate import Estimate
+    from precision_time.estimate.utilisation import Utilisation
 
 TERM_LABELS = {
     "forward": "forward",
@@ -87,11 +88,26 @@ def _times(estimate: Estimate) -> str:
         joules, unit = (3.6e6, "kWh") if estimate.energy_j.p50 >= 3.6e5 else (3600.0, "Wh")
         lines.append(_row("energy of the GPUs", _in_unit(estimate.energy_j, joules, unit)))
     lines.append(_row(f"{estimate.samples_unit} per second", [human_count(estimate.samples_per_s)]))
+    if estimate.utilisation is not None:
+        lines += _utilisation(estimate.utilisation)
     if loading is not None:
         lines.append(textwrap.fill(loading.verdict, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     if estimate.epoch is None:
         lines.append("no epoch: give --dataset or --dataset-size")
     return "\n".join(lines)
+
+
+def _utilisation(achieved: Utilisation) -> list[str]:
+    lines = []
+    if achieved.tokens_per_s is not None:
+        lines.append(_row("tokens per second", [human_count(achieved.tokens_per_s)]))
+    if achieved.model_flops:
+        shares = ""
+        if achieved.mfu is not None and achieved.hfu is not None:
+            shares = f"  MFU {achieved.mfu:.1%} of the {achieved.peak} peak"
+            shares += f", HFU {achieved.hfu:.1%}" if achieved.repeated_flops else ""
+        lines.append(_row("model TFLOP/s of a GPU", [f"{achieved.tflops_per_gpu:,.1f}"]) + shares)
+    return lines
 
 
 def _order(interval: Interval) -> tuple[float, float, float]:

@@ -37,6 +37,7 @@ class Assessed:
     wall: Distribution | None = None
     energy_j: Interval | None = None
     samples_per_s: float = 0.0
+    mfu: float | None = None
     sources: Mapping[str, float] | None = None
     rests_on: tuple[str, ...] = ()
     parts: Mapping[str, float] | None = None
@@ -80,6 +81,7 @@ def assess(job: Job, least_fit: float = 0.5) -> Assessed:
         wall=goodput.wall if goodput else None,
         energy_j=estimate.energy_j,
         samples_per_s=estimate.samples_per_s,
+        mfu=estimate.utilisation.mfu if estimate.utilisation else None,
         sources=dict(estimate.sources),
         rests_on=tuple(use.id for use in estimate.anchors.nearest),
         parts={name: part.p50 for name, part in goodput.parts.items()} if goodput else None,

@@ -12,9 +12,7 @@ from precision_time.job.job import Job
 from precision_time.placement import cluster_of
 from precision_time.plan.assess import Assessed, assess
 from precision_time.plan.layouts import arranged, global_batch_of
-from precision_time.prediction import predict
 from precision_time.processes import Workers, cores, map_chunks
-from precision_time.timing.kernels import compute_peak
 from precision_time.units import human_bytes, human_count, human_seconds
 
 MOST_CANDIDATES = 200_000
@@ -32,8 +30,6 @@ class Layouts:
     rows          those that fit, by the median of their step
     global_batch  samples of a step, equal in all
     tokens        tokens of a step, or samples where the model has no sequence; `unit` says which
-    model_flops   FLOP of a step, without recomputation, over all GPUs
-    peak_flops    FLOP per second of all GPUs at the dense peak of the precision
     tried, unfit  candidates in all, and those whose memory does not fit
     nearest_bytes by which the nearest of those does not
     """
@@ -42,15 +38,9 @@ class Layouts:
     global_batch: int
     tokens: int
     unit: str
-    model_flops: float
-    peak_flops: float
     tried: int
     unfit: int
     nearest_bytes: int
-
-    def mfu(self, row: Assessed) -> float:
-        """Model FLOP over what all GPUs could do in the step at the dense peak of its precision."""
-        return self.model_flops / (row.step.p50 * self.peak_flops) if row.step else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -65,7 +55,7 @@ class Layouts:
                     "grad_accum": row.job.grad_accum,
                     "recompute": row.job.recompute,
                     "step": {q: getattr(row.step, q) for q in ("p10", "p50", "p90")},
-                    "mfu": self.mfu(row),
+                    "mfu": row.mfu,
                     f"{self.unit}_per_s": self.tokens / row.step.p50,
                     "peak_bytes": row.peak_bytes,
                     "fits": row.fits,
@@ -92,7 +82,7 @@ class Layouts:
                     row.job.recompute,
                     human_seconds(row.step.p50),
                     f"{human_seconds(row.step.p10)}-{human_seconds(row.step.p90)}",
-                    f"{self.mfu(row):.1%}",
+                    "-" if row.mfu is None else f"{row.mfu:.1%}",
                     human_count(self.tokens / row.step.p50),
                     human_bytes(row.peak_bytes),
                     f"{row.fits:.0%}",
@@ -145,8 +135,6 @@ def rank_layouts(
         global_batch=batch,
         tokens=tokens,
         unit=unit,
-        model_flops=_model_flops(placed, batch),
-        peak_flops=compute_peak(cluster.gpu, job.precision_spec.math, "") * gpus,
         tried=len(found),
         unfit=len(unfit),
         nearest_bytes=min((row.missing_bytes for row in unfit), default=0),
@@ -196,10 +184,3 @@ def _tokens(job: Job, batch: int) -> tuple[int, str]:
 
     length = resolve(job).sizes.get("seq_len")
     return (batch * length, "tokens") if isinstance(length, int) else (batch, "samples")
-
-
-def _model_flops(job: Job, batch: int) -> float:
-    """FLOP of a step of `batch` samples without recomputation: those of one rank with one sample, times the batch."""
-    one = job.replace(gpus=1, nodes=None, layout="dp", batch_size=None, grad_accum=1, recompute="none")
-    estimate = predict(one)
-    return sum(estimate.flops_per_step.values()) / (estimate.samples_per_s * estimate.step.p50) * batch
