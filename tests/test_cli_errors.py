@@ -77,7 +77,9 @@ def test_the_flags_are_frozen() -> None:
         *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
     ])  # fmt: skip
     shared = ["--workers", "--dask"]
-    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, *shared, "--allow-code", "--plot"])
+    assert sorted(flags_of(parser, "compare")) == sorted(
+        [*JOB_FLAGS, *ON_TOP, *shared, "--allow-code", "--plot", "--sort", "--best", "--global-batch-size"]
+    )
     placed = ("--node", "--nodes", "--system", "--price", "--price-per-gpu-hour")
     assert sorted(flags_of(parser, "plan")) == sorted([
         *(f for f in JOB_FLAGS if f not in placed), *(f for f in ON_TOP if f != "--cluster"), *shared, "--allow-code",

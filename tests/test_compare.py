@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeEstimate, FakeInterval, FakeMemory, fake
-from precision_time.comparison import Comparison, Row, compare, cross, crossed
+from precision_time.cli.main import main
+from precision_time.comparison import Comparison, Row, at_global_batch, compare, cross, crossed
 from precision_time.errors import DataError, JobError, MissingPeakError
 from precision_time.estimate.text import interval_text
 from precision_time.job import Job
@@ -211,3 +212,64 @@ def test_picture_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no folder"):
         comparison(fake(BASE)).plot(tmp_path / "none" / "out.png")
     assert not list(tmp_path.iterdir())
+
+
+# --- the best rows, equal batches, many rows
+
+
+def test_best_rows_first_with_the_same_baseline() -> None:
+    jobs = cross(Job("resnet50", batch_size=64), gpu=["v100-16gb-sxm", "a100-80gb-sxm"], precision=["fp32", "amp-fp16"])
+    rows = compare(jobs)
+    best = rows.best(2)
+    speeds = sorted((row.estimate.samples_per_s for row in rows.rows if row.estimate), reverse=True)
+    assert [row.estimate.samples_per_s for row in best.rows if row.estimate] == speeds[:2]
+    assert best.baseline is rows.baseline
+    assert best.speed_up(best.rows[0]) == rows.speed_up(best.rows[0])
+    by_memory = [row.estimate.memory.peak_bytes for row in rows.best(by="memory").rows if row.estimate]
+    assert by_memory == sorted(by_memory)
+    with pytest.raises(JobError, match="nearest: cost"):
+        rows.best(by="costs")
+
+
+def test_what_does_not_fit_or_has_no_price_comes_last() -> None:
+    jobs = cross(Job("resnet50", gpu="v100-16gb-sxm"), batch_size=[64, 4096], precision=["fp32", "amp-bf16"])
+    priced = [jobs[0].replace(price_per_gpu_hour=2.0), *jobs[1:]]
+    rows = compare(priced).best(by="cost")
+    assert rows.rows[0].job == priced[0]
+    assert all(row.estimate is None or not row.estimate.memory.fits for row in rows.rows[1:])
+
+
+def test_equal_samples_in_a_step() -> None:
+    for gpus, layout in ((1, "dp"), (8, "dp"), (8, "pp=2")):
+        job = Job("gpt2", batch_size=24, gpus=gpus, layout=layout)
+        made = at_global_batch(job, 96)
+        assert made.batch_size is not None
+        assert made.batch_size * made.grad_accum * made.layout_spec.dp == 96
+        assert made.batch_size <= 24
+    with pytest.raises(JobError, match="for example 96"):
+        at_global_batch(Job("gpt2", gpus=8), 100)
+
+
+def test_many_rows_are_explained_in_groups() -> None:
+    jobs = cross(
+        Job("resnet50", gpu="v100-16gb-sxm"),
+        gpus=[1, 2, 4, 8],
+        batch_size=[64, 2048],
+        precision=["fp32", "amp-fp16", "amp-bf16"],
+    )
+    sentences = compare(jobs).explanations()
+    assert sum("do not fit in memory; the nearest" in each for each in sentences) == 1
+    (unknown,) = [each for each in sentences if "no estimate" in each]
+    assert "and 5 more: no estimate: v100-16gb-sxm has no bf16 peak" in unknown
+    assert len(sentences) <= 4 + 1 + 1 + 4
+
+
+def test_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "compare resnet50 --gpus 1,8 --precision fp32,amp-fp16 --global-batch-size 512 --best 2 --sort step --json"
+    assert main(asked.split()) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 2
+    assert all(row["job"]["batch_size"] * row["job"].get("grad_accum", 1) * row["job"]["gpus"] == 512 for row in rows)
+    for wrong, says in (("--best none", "--best"), ("--sort fastest", "--sort"), ("--global-batch-size 0", "global")):
+        assert main(["compare", "resnet50", *wrong.split()]) == 2
+        assert says in capsys.readouterr().err

@@ -53,6 +53,12 @@ def _predict(parser: Parser, complete: bool) -> None:
 
 def _compare(parser: Parser, complete: bool) -> None:
     parser.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; may be several")
+    keys = ("throughput", "step", "cost", "memory")
+    parser.add_argument(
+        "--sort", metavar="KEY", choices=keys if complete else None, help=f"best rows first by {', '.join(keys)}"
+    )
+    parser.add_argument("--best", metavar="N", help="show the N best rows (by throughput, or as --sort says)")
+    parser.add_argument("--global-batch-size", metavar="N", help="samples of a step in every row, by accumulation")
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
     _add_workers_flags(parser)
     _add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")

@@ -11,7 +11,6 @@ from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.cli.outputs import check_outputs
 from precision_time.cli.parser import UsageError, build_parser
 from precision_time.cli.streams import note
-from precision_time.cli.workers import workers_of
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.code import ALLOWED, GIVEN, CodeRule
@@ -63,9 +62,9 @@ def _by_predictor(options: Namespace, job: Job) -> str:
 
 
 def compare(options: Namespace) -> str:
-    from precision_time.cli.progress import Progress
-    from precision_time.comparison import compare as run
-    from precision_time.comparison import crossed
+    from precision_time.cli.comparing import compared
+    from precision_time.comparison import at_global_batch, crossed
+    from precision_time.field_types import BATCH
 
     if options.plot:
         from precision_time.report.figure import image_kind, require_matplotlib
@@ -82,14 +81,11 @@ def compare(options: Namespace) -> str:
         job_of(source, {**fields, **first}, options.imported, options.allow_code) for source in options.source or [None]
     ]
     jobs = crossed(bases, axes)
+    if options.global_batch_size is not None:
+        batch = BATCH("global_batch_size", options.global_batch_size)
+        jobs = [at_global_batch(job, batch) for job in jobs]
     check_outputs(options, bases)
-    with workers_of(options) as workers, Progress("jobs") as progress:
-        comparison = run(jobs, progress=progress, workers=workers)
-    if comparison.baseline is None:
-        raise UsageError(comparison.rows[0].error or "nothing to compare")
-    if options.plot:
-        comparison.plot(options.plot)
-        note(f"picture written to {options.plot}")
+    comparison = compared(options, jobs)
     return _json(comparison.to_dict()) if options.json else str(comparison)
 
 

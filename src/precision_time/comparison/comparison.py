@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.errors import JobError, PrecisionTimeError
+from precision_time.checks import show
+from precision_time.errors import JobError, PrecisionTimeError, nearest
 from precision_time.job import Job
 from precision_time.processes import Workers, cores, map_chunks
 
@@ -48,19 +49,37 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rows in the order of the jobs. `str()` gives tables and explanations as text."""
+    """The rows in the order of the jobs. `str()` gives tables and explanations as text.
+
+    base   the row that speed-ups refer to; None: the first predicted in torch-fp32, else fp32, else tf32, else of all
+    """
 
     rows: tuple[Row, ...]
+    base: Row | None = None
 
     @property
     def baseline(self) -> Row | None:
-        """The row that speed-ups refer to: the first predicted in torch-fp32, else in fp32, else tf32, else of all."""
+        """The row that speed-ups refer to; None where no row is predicted."""
+        if self.base is not None:
+            return self.base
         predicted = [row for row in self.rows if row.estimate is not None]
         for precision in ("torch-fp32", "fp32", "tf32"):
             for row in predicted:
                 if row.job.precision == precision:
                     return row
         return predicted[0] if predicted else None
+
+    def best(self, count: int | None = None, by: str = "throughput") -> Comparison:
+        """The first `count` rows by a key of `SORTS`, the best first; speed-ups refer to the same row as before.
+
+        Rows that do not fit in memory, and those without an estimate or a price, come last. Raises `JobError` for
+        another key.
+        """
+        if by not in SORTS:
+            raise JobError(f"sort {show(by)} is unknown; nearest: {nearest(str(by), SORTS)}")
+        key = SORTS[by]
+        ordered = sorted(self.rows, key=lambda row: (row.estimate is None or not row.estimate.memory.fits, key(row)))
+        return Comparison(tuple(ordered[:count]), self.baseline)
 
     def speed_up(self, row: Row) -> float | None:
         """Samples per second over those of the baseline; None where either has no estimate."""
@@ -101,6 +120,28 @@ class Comparison:
         return render(self)
 
 
+def _least(value: Callable[[Estimate], float | None]) -> Callable[[Row], float]:
+    def key(row: Row) -> float:
+        found = value(row.estimate) if row.estimate is not None else None
+        return math.inf if found is None else found
+
+    return key
+
+
+def _usd_per_sample(estimate: Estimate) -> float | None:
+    price = estimate.job.run.price_per_gpu_hour
+    usd = estimate.job.gpus * price if price is not None else estimate.rental.usd_per_hour if estimate.rental else None
+    return usd / estimate.samples_per_s if usd is not None else None
+
+
+SORTS: Mapping[str, Callable[[Row], float]] = {
+    "throughput": _least(lambda estimate: -estimate.samples_per_s),
+    "step": _least(lambda estimate: estimate.step.p50),
+    "cost": _least(_usd_per_sample),
+    "memory": _least(lambda estimate: float(estimate.memory.peak_bytes)),
+}
+"""Keys of `Comparison.best`: most samples per second, shortest step, least dollars a sample, least memory."""
+
 MOST_JOBS = 20_000
 """Most jobs of one comparison; as many take half a minute on two cores without other work."""
 
@@ -125,6 +166,25 @@ def crossed(bases: Sequence[Job], axes: Mapping[str, Sequence[Any]]) -> list[Job
         for base in bases
         for values in itertools.product(*axes.values())
     )
+
+
+def at_global_batch(job: Job, batch: int) -> Job:
+    """The job with so many samples in a step: its micro-batch, or the next smaller one that divides a rank's share.
+
+    Raises `JobError` where its data-parallel ranks cannot share them evenly.
+    """
+    from precision_time.capture.captured_model import resolve
+
+    ranks = job.layout_spec.dp
+    share, rest = divmod(batch, ranks)
+    if rest or not share:
+        raise JobError(
+            f"global_batch_size {batch} cannot be shared evenly by {ranks} data-parallel ranks; take a multiple, for "
+            f"example {max(1, round(batch / ranks)) * ranks}"
+        )
+    most = min(job.batch_size or int(resolve(job).sizes["batch_size"]), share)
+    micro = next(size for size in range(most, 0, -1) if share % size == 0)
+    return job.replace(batch_size=micro, grad_accum=share // micro)
 
 
 def distinct(jobs: Iterable[Job]) -> list[Job]:

@@ -21,6 +21,8 @@ RESOLUTION = 0.10
 not told apart."""
 MOST_REASONS = {"slower": 4, "hardly": 4, "faster": 2}
 """Most reasons that a sentence gives."""
+MOST_SENTENCES, MOST_UNFIT, MOST_NAMES = 12, 3, 3
+"""Most rows that are explained one by one, that are said one by one not to fit, and that a sentence names."""
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -35,20 +37,47 @@ def explain(comparison: Comparison) -> list[str]:
             wider.setdefault(key, []).append(row)
             wider.setdefault((key, row.batch_size), []).append(row)
     sentences = []
+    told = 0
     for name, key, row in zip(names, keys, rows, strict=True):
         base = partner(row, wider.get((key, row.batch_size), ())) or partner(row, wider.get(key, ()))
         if base is not None and row.estimate is not None and base.estimate is not None:
-            sentences.append(f"{name}: {_verdict(row, row.estimate, base, base.estimate)}")
+            told += 1
+            if told <= MOST_SENTENCES:
+                sentences.append(f"{name}: {_verdict(row, row.estimate, base, base.estimate)}")
+    if told > MOST_SENTENCES:
+        sentences.append(
+            f"{told - MOST_SENTENCES} more rows are faster or slower for such reasons (--best: fewer rows)."
+        )
+    return [*sentences, *_too_large(names, rows), *_without_estimate(names, rows)]
+
+
+def _too_large(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Sentences about rows that do not fit in memory; one for all where there are many."""
+    unfit = [
+        (estimate.memory.peak_bytes - estimate.memory.capacity_bytes, name, estimate.memory)
+        for name, row in zip(names, rows, strict=True)
+        if (estimate := row.estimate) is not None and not estimate.memory.fits
+    ]
+    if len(unfit) > MOST_UNFIT:
+        over, name, _ = min(unfit, key=lambda each: each[0])
+        return [f"{len(unfit)} rows do not fit in memory; the nearest, {name}, by {over / 2**30:.1f} GiB."]
+    return [
+        f"{name}: does not fit in memory: it needs {memory.peak_bytes / 2**30:.1f} GiB, "
+        f"{over / 2**30:.1f} GiB more than the {memory.capacity_bytes / 2**30:.1f} GiB there are."
+        for over, name, memory in unfit
+    ]
+
+
+def _without_estimate(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """A sentence for every reason why there is no estimate, with the rows that it holds for."""
+    grouped: dict[str, list[str]] = {}
     for name, row in zip(names, rows, strict=True):
-        if row.estimate is not None and not row.estimate.memory.fits:
-            memory = row.estimate.memory
-            over = memory.peak_bytes - memory.capacity_bytes
-            sentences.append(
-                f"{name}: does not fit in memory: it needs {memory.peak_bytes / 2**30:.1f} GiB, "
-                f"{over / 2**30:.1f} GiB more than the {memory.capacity_bytes / 2**30:.1f} GiB there are."
-            )
         if row.error is not None:
-            sentences.append(f"{name}: no estimate: {row.error.rstrip('.')}.")
+            grouped.setdefault(row.error.rstrip("."), []).append(name)
+    sentences = []
+    for error, held in grouped.items():
+        more = f"; and {len(held) - MOST_NAMES} more" if len(held) > MOST_NAMES else ""
+        sentences.append(f"{'; '.join(held[:MOST_NAMES])}{more}: no estimate: {error}.")
     return sentences
 
 

@@ -1,0 +1,46 @@
+"""The command `compare`, from its jobs on."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from precision_time.checks import show, small_number
+from precision_time.cli.parser import UsageError
+from precision_time.cli.progress import Progress
+from precision_time.cli.streams import note
+from precision_time.cli.workers import workers_of
+from precision_time.errors import nearest
+
+if TYPE_CHECKING:
+    from precision_time.comparison import Comparison
+    from precision_time.job import Job
+
+
+def compared(options: Namespace, jobs: Sequence[Job]) -> Comparison:
+    """The rows that the flags ask for, in their order; writes the picture where one is asked for."""
+    from precision_time.comparison import SORTS, compare
+
+    count, sort = _best(options.best), options.sort
+    if sort is not None and sort not in SORTS:
+        raise UsageError(f"flag --sort is {show(sort)}; nearest: {nearest(sort, SORTS)}")
+    with workers_of(options) as workers, Progress("jobs") as progress:
+        comparison = compare(jobs, progress=progress, workers=workers)
+    if comparison.baseline is None:
+        raise UsageError(comparison.rows[0].error or "nothing to compare")
+    if sort is not None or count is not None:
+        comparison = comparison.best(count, sort or "throughput")
+    if options.plot:
+        comparison.plot(options.plot)
+        note(f"picture written to {options.plot}")
+    return comparison
+
+
+def _best(text: str | None) -> int | None:
+    if text is None:
+        return None
+    count = small_number(text)
+    if not count:
+        raise UsageError(f"flag --best is {show(text)}; give a whole number above 0")
+    return count
