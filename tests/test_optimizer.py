@@ -54,6 +54,7 @@ def executed_passes(optimizer: str, foreach: bool) -> tuple[list[tuple[str, int,
         "adamw": lambda: torch.optim.AdamW(weights, foreach=foreach),
         "rmsprop": lambda: torch.optim.RMSprop(weights, momentum=0.9, foreach=foreach),
         "adagrad": lambda: torch.optim.Adagrad(weights, foreach=foreach),
+        "lion": lambda: Lion(torch, weights),
     }
     chosen = made[optimizer]()
     passes: list[tuple[str, int, bool]] = []
@@ -80,10 +81,71 @@ def executed_passes(optimizer: str, foreach: bool) -> tuple[list[tuple[str, int,
     return [(name, reads, 1) for name, reads, is_first in passes if is_first], len(passes)
 
 
+class Lion:
+    """The update of the paper's program 2 (arXiv:2302.06675), one tensor after another."""
+
+    def __init__(self, torch: Any, weights: list[Any]) -> None:
+        self.torch, self.weights = torch, weights
+        self.momenta = [torch.empty_like(weight) for weight in weights]
+
+    def step(self) -> None:
+        with self.torch.no_grad():
+            for weight, momentum in zip(self.weights, self.momenta, strict=True):
+                weight.mul_(1 - 1e-4 * 0.1)
+                update = (momentum * 0.9).add_(weight.grad, alpha=0.1).sign_()
+                weight.add_(update, alpha=-1e-4)
+                momentum.mul_(0.99).add_(weight.grad, alpha=0.01)
+
+
+def test_adafactors_passes_are_those_of_torch() -> None:
+    """Passes over whole tensors of a real second step of torch.optim.Adafactor, for one matrix."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    weight = torch.nn.Parameter(torch.ones(64, 32))
+    chosen = torch.optim.Adafactor([weight], foreach=False, weight_decay=0.0)
+    passes: list[tuple[str, int, int]] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            name = func._schema.name.removeprefix("aten::").removeprefix("linalg_").rstrip("_")
+            whole = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.shape == weight.shape]
+            made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.shape == weight.shape]
+            if (whole or made) and name not in ("detach", "empty_like"):
+                passes.append((name, len(whole), len(made)))
+            return out
+
+    for step in range(2):
+        weight.grad = torch.full_like(weight, 0.1)
+        passes.clear()
+        if step:
+            with Recorder():
+                chosen.step()
+        else:
+            chosen.step()
+    rows = [(p.name.rstrip("_"), p.reads, p.writes) for p in rule("adafactor").passes]
+    assert sorted(passes) == sorted(("vector_norm", *row[1:]) if row[0] == "norm" else row for row in rows)
+    held = [t for t in chosen.state[weight].values() if isinstance(t, torch.Tensor)]
+    assert max(t.numel() for t in held) == 64  # of rows
+    assert tail_of("fp32", "adafactor").state_bytes == 0
+    asked = [kind for _, kind in tail_of("fp32", "adafactor", "single").operators if kind.int_attr("host_waits", 0)]
+    assert len(asked) == 2  # the norms of weight and update
+
+
+def test_states_of_8_bits() -> None:
+    """fp32 weights and gradient (12 bytes moved) and two states of a byte each way; a scale for every 256 elements."""
+    operators = tail_of("fp32", "adamw-8bit")
+    assert traffic(operators) == 4 + 2 * 4 + 2 * 2
+    assert operators.state_bytes == math.ceil(2 * (1 + 4 / 256) * ELEMENTS)
+    assert tail_of("bf16", "adamw-8bit").state_bytes == operators.state_bytes
+
+
 @pytest.mark.parametrize(
     ("optimizer", "foreach"),
     # a single-tensor Adagrad folds its learning rate into the last pass, one sweep less than the table says
-    [*((o, f) for o in ("sgd", "adam", "adamw", "rmsprop") for f in (False, True)), ("adagrad", True)],
+    [*((o, f) for o in ("sgd", "adam", "adamw", "rmsprop") for f in (False, True)), ("adagrad", True), ("lion", False)],
 )
 def test_table_equals_the_real_optimizer(optimizer: str, foreach: bool) -> None:
     implementation = "foreach" if foreach else "single"
@@ -208,7 +270,7 @@ def test_clipping_reads_for_the_norm_then_scales() -> None:
     assert traffic(clipped, Phase.OPTIMIZER) == traffic(tail_of("fp32", "adam"))
 
 
-@pytest.mark.parametrize("optimizer", sorted(set(OPTIMIZERS) - {"none"}))
+@pytest.mark.parametrize("optimizer", sorted(set(OPTIMIZERS) - {"none", "adamw-8bit"}))  # the latter is one kernel
 def test_fusing_never_moves_more(optimizer: str) -> None:
     assert traffic(tail_of("fp32", optimizer, "fused")) < traffic(tail_of("fp32", optimizer, "foreach"))
 

@@ -19,11 +19,13 @@ from precision_time.job.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One sweep over all parameters: how many parameter-sized tensors are read and written per element."""
+    """One sweep over all parameters: how many parameter-sized tensors are read and written per element, of which the
+    last `packed` ones in 8 bits."""
 
     name: str
     reads: int
     writes: int
+    packed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,22 @@ class Rule:
     """An optimizer: its passes unfused, its passes as one fused kernel, and state tensors per parameter.
 
     `asks`: for every tensor, the host waits for a number from the device before it continues.
+    `packed`: state tensors of 8 bits, with a scale of 4 bytes for every `PACKED_BLOCK` elements.
     """
 
     passes: tuple[Pass, ...]
     fused: tuple[Pass, ...]
     states: int
     asks: bool = False
+    packed: int = 0
+
+    def state_bytes(self, width: int) -> float:
+        """Of the states of a parameter; `width`: bytes of an element in the precision's dtype of states."""
+        return self.states * width + self.packed * (1.0 + 4.0 / PACKED_BLOCK)
+
+
+PACKED_BLOCK = 256
+"""Elements that share a scale in 8-bit states (bitsandbytes, block-wise quantization: arXiv:2110.02861)."""
 
 
 _MUL, _ADD, _SQRT, _DIV = Pass("mul_", 1, 1), Pass("add_", 1, 1), Pass("sqrt", 1, 1), Pass("div_", 1, 1)
@@ -66,6 +78,29 @@ OPTIMIZERS: dict[str, Rule] = {
     "novograd": Rule(
         (Pass("pow", 1, 1), _NORM, _DIV, _AXPY, _MUL, _AXPY, _AXPY), (_NORM, Pass("novograd", 3, 2)), 1, asks=True
     ),
+    # Lion (arXiv:2302.06675): decay, interpolate momentum and gradient, sign, step, momentum.
+    "lion": Rule((_MUL, Pass("mul", 1, 1), _AXPY, Pass("sign_", 1, 1), _AXPY, _MUL, _AXPY), (Pass("lion", 3, 2),), 1),
+    # Adafactor (arXiv:1804.04235) as torch.optim has it: norm of the weights, squared norms of rows and columns, their
+    # outer product as second moment, update by its root, norm of the update. The moments of rows and columns are small.
+    "adafactor": Rule(
+        (
+            _NORM,
+            Pass("vector_norm", 1, 0),
+            Pass("vector_norm", 1, 0),
+            Pass("mm", 0, 1),
+            _DIV,
+            Pass("clamp_", 1, 1),
+            Pass("rsqrt_", 1, 1),
+            Pass("mul_", 2, 1),
+            _NORM,
+            _AXPY,
+        ),
+        (Pass("norm", 2, 0), Pass("adafactor_update", 1, 1), _NORM, Pass("adafactor", 2, 1)),
+        0,
+        asks=True,
+    ),
+    # bitsandbytes has one kernel for each tensor, which reads and writes both states in 8 bits.
+    "adamw-8bit": Rule((Pass("adamw_8bit", 4, 3, packed=2),), (Pass("adamw_8bit", 4, 3, packed=2),), 0, packed=2),
     "lars": Rule((_NORM, _NORM, Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("norm", 2, 0), Pass("lars", 3, 2)), 1),
     "none": Rule((), (), 0),
 }
@@ -205,11 +240,11 @@ def sweep_tail(
         waits_after = len(operators) - 2  # after the norm
     asks = chosen.asks and kernels in ("single", "torch1")
     if asks:
-        waits_after = len(operators) + 1  # after the first two passes, which find the norms
+        waits_after = len(operators) + chosen.passes.index(_NORM)
     passes = chosen.fused if kernels in FEW_PASSES else chosen.passes
     for step in passes:
-        reads = [working, *[state] * (step.reads - 1)]
-        writes = [state] * step.writes
+        reads = [working, *[state] * (step.reads - 1 - step.packed)][: step.reads] + ["uint8"] * step.packed
+        writes = [state] * (step.writes - step.packed) + ["uint8"] * step.packed
         if kernels == "fused" and precision.master_weights and step is chosen.fused[-1]:
             writes.append(weight)  # the fused kernel also writes the half weights
         asked = asks and step is _NORM
@@ -220,7 +255,7 @@ def sweep_tail(
     return Tail(
         operators=tuple(operators),
         accumulate=sweep_kind("accumulate", sweep, [gradient, gradient], [gradient], "single"),
-        state_bytes=chosen.states * sweep.total * width,
+        state_bytes=math.ceil(chosen.state_bytes(width) * sweep.total),
         master_bytes=sweep.total * 4 if precision.master_weights else 0,
         host_waits_after=waits_after,
     )

@@ -45,7 +45,7 @@ def checkpoint_bytes(step: TrainingStep, zero: int) -> int:
     masters = precision.master_weights
     # FSDP keeps the fp32 shard instead of half weights.
     weight = 0 if masters and zero >= 2 else BYTES_PER_ELEMENT[precision.parameter_dtype]
-    states = rule(step.optimizer).states * BYTES_PER_ELEMENT[precision.state_dtype]
+    states = rule(step.optimizer).state_bytes(BYTES_PER_ELEMENT[precision.state_dtype])
     return ceil(step.parameters * step.layers.trainable_share * (weight + (4 if masters else 0) + states))
 
 

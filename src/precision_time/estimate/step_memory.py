@@ -270,7 +270,7 @@ class _Costs:
             weights = self.weight * self._shared(frozen, 0, True)
         rows: dict[str, float] = {
             WEIGHTS: weights,
-            STATES: rule(self.step.optimizer).states * self.state * trained,
+            STATES: rule(self.step.optimizer).state_bytes(self.state) * trained,
             MASTERS: 4 * trained if masters else 0.0,
             BUFFERS: self._buckets(stage),
         }

@@ -45,7 +45,9 @@ from precision_time.reading import plain_mapping, plain_values, read_mapping
 DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "lamb", "lars", "novograd", "rmsprop", "adagrad", "none")
+OPTIMIZERS = (
+    "sgd", "adam", "adamw", "adamw-8bit", "adafactor", "lion", "lamb", "lars", "novograd", "rmsprop", "adagrad", "none",
+)  # fmt: skip
 OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
 LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
