@@ -15,7 +15,7 @@ from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.importers import Imported, from_deepspeed, from_megatron, from_torchtitan, read_import
-from precision_time.job.importers.imported import NO_EFFECT
+from precision_time.job.importers.reader import NO_EFFECT
 from precision_time.job.importers.shell import arguments
 
 SCRIPT = r"""#!/bin/bash
@@ -74,7 +74,7 @@ def test_a_megatron_script() -> None:
     job = Job.from_dict(fields)
     assert job.layout == "tp=8,pp=16,dp=1,vpp=3,sp=1,zero=1"
     assert (job.clip_norm, job.layout_spec.overlap_grad_reduce) == (1.0, False)
-    assert imported.not_taken["foo-bar"] == "unknown here"
+    assert imported.not_taken["foo-bar"] == "not understood: may change the time of a step"
     assert imported.not_taken["context-parallel-size"] == "'$CP' is not set in the text"
     assert imported.not_taken["lr"] == imported.not_taken["save"] == NO_EFFECT
     assert any(note.startswith("foo-bar: ") for note in imported.notes())
@@ -216,7 +216,7 @@ def test_a_deepspeed_config() -> None:
     reasons = imported.not_taken
     assert reasons["zero_optimization.offload_optimizer"] == "offloading to cpu is not modelled"
     assert reasons["zero_optimization.zero_quantized_weights"] == "compressed communication is not modelled"
-    assert (reasons["steps_per_print"], reasons["something_new"]) == (NO_EFFECT, "unknown here")
+    assert (reasons["steps_per_print"], reasons["something_new"]) == (NO_EFFECT, "not understood: may change the time of a step")
 
 
 def deepspeed(**config: Any) -> Job:
@@ -363,7 +363,7 @@ def test_the_command_imports(
     printed = capsys.readouterr()
     job = json.loads(printed.out)["job"]
     assert (job["gpus"], job["grad_accum"], job["precision"], job["layout"]) == (16, 2, "bf16-master", "dp")
-    assert "note: a.sh (Megatron arguments), not taken: speed: unknown here" in printed.err
+    assert "note: a.sh (Megatron arguments), not taken: speed: not understood: may change the time of a step" in printed.err
 
     assert main("predict over.yaml --import a.sh --json".split()) == 0
     job = json.loads(capsys.readouterr().out)["job"]

@@ -8,7 +8,8 @@ from typing import Any
 from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
-from precision_time.job.importers.imported import NO_EFFECT, Imported, Reader, is_on
+from precision_time.job.importers.imported import Imported
+from precision_time.job.importers.reader import NO_EFFECT, Reader, is_on
 from precision_time.job.importers.megatron_model import model_config
 from precision_time.job.importers.shell import arguments
 from precision_time.reading import plain_mapping
@@ -27,7 +28,7 @@ _NO_EFFECT = (
     "no-create-attention-mask", "override-opt", "use-checkpoint", "finetune", "initial-loss-scale", "min-loss-scale",
     "loss-scale-window", "hysteresis", "moe-aux-loss", "moe-z-loss", "moe-router-load-balancing", "moe-router-score",
     "moe-router-enable", "moe-router-bias", "moe-token-drop-policy", "clone-", "manual-gc", "ddp-bucket", "ddp-num",
-    "use-mcore-models", "job-name", "reset-", "nccl-", "enable-", "check-for-nan", "no-check-for-nan",
+    "use-mcore-models", "job-name", "reset-", "nccl-", "check-for-nan", "no-check-for-nan",
     "num-dataset-builder", "max-restarts", "monitor-interval", "tee", "no-initialization", "use-dist-ckpt",
     "dist-ckpt", "auto-detect-ckpt", "async-save", "mid-level", "rampup", "override-", "train-sync", "cross-entropy",
     "local-rank", "module", "role", "run-path", "no-python", "attention-softmax-in-fp32",
@@ -46,9 +47,8 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     Defaults are Megatron-LM's. The number of GPUs is nproc-per-node x nnodes where torchrun's flags are given. Raises
     JobError for an invalid value; unknown flags are reported in `not_taken` and are no error.
     """
-    reader = Reader(
-        _plain(arguments(settings) if isinstance(settings, str) else plain_mapping("the settings", settings))
-    )
+    given = arguments(settings) if isinstance(settings, str) else plain_mapping("the settings", settings)
+    reader = Reader(_plain(given), switches=True)
     _leave_unset(reader)
     layout = _layout(reader)
     tp, pp, cp = (int(layout.get(name, 1)) for name in ("tp", "pp", "cp"))
@@ -79,18 +79,23 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     total = reader.number("global-batch-size")
     if total is None:
         fields["grad_accum"] = 1  # Megatron's default: one micro-batch for each replica
-    return Imported(KIND, fields, total, tp * pp * cp, reader.finish(_NO_EFFECT))
+    not_taken = reader.finish(_NO_EFFECT)
+    return Imported(KIND, fields, total, tp * pp * cp, not_taken, reader.taken, undecided=reader.undecided)
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Argument names without leading dashes, with hyphens for underscores; nested tables flattened."""
-    flat: dict[str, Any] = {}
+    """Argument names without leading dashes, with hyphens for underscores; nested tables flattened.
+
+    Raises JobError for an argument that has two values.
+    """
+    result: dict[str, Any] = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _plain(value)
-        elif value is not False:
-            flat[str(key).strip().lstrip("-").replace("_", "-")] = value
-    return flat
+        name = str(key).strip().lstrip("-").replace("_", "-")
+        for argument, each in (_plain(value) if isinstance(value, Mapping) and value else {name: value}).items():
+            if result.get(argument, each) != each:
+                raise JobError(f"{argument} is given as {show(result[argument])} and {show(each)}; keep one of them")
+            result[argument] = each
+    return result
 
 
 def _leave_unset(reader: Reader) -> None:

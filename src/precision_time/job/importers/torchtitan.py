@@ -8,7 +8,8 @@ from typing import Any
 from precision_time.checks import show, small_number
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
-from precision_time.job.importers.imported import Imported, Reader
+from precision_time.job.importers.imported import Imported
+from precision_time.job.importers.reader import Reader, flat
 from precision_time.reading import plain_mapping
 
 KIND = "torchtitan config"
@@ -38,7 +39,7 @@ _NO_EFFECT = (
 
 def from_torchtitan(config: Mapping[str, Any]) -> Imported:
     """The job fields of a torchtitan config. Raises JobError for an invalid value."""
-    reader = Reader(_flat(plain_mapping("the config", config)))
+    reader = Reader(flat(plain_mapping("the config", config)))
     fields: dict[str, Any] = {}
     layout, least = _layout(reader)
     fields["layout"] = layout
@@ -49,15 +50,8 @@ def from_torchtitan(config: Mapping[str, Any]) -> Imported:
     _precision(reader, fields, layout)
     _step(reader, fields)
     _recompute(reader, fields)
-    return Imported(KIND, fields, total, least, reader.finish(_NO_EFFECT))
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables with dotted keys: `seq_len` of `[training]` becomes training.seq_len."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+    not_taken = reader.finish(_NO_EFFECT)
+    return Imported(KIND, fields, total, least, not_taken, reader.taken, undecided=reader.undecided)
 
 
 def _model(reader: Reader, fields: dict[str, Any]) -> None:
