@@ -330,8 +330,8 @@ def test_files_are_recognised_by_what_they_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "hello", "is not recognised; give a launch script"),
-        ("a.json", '{"a": 1}', "is not recognised; give a launch script"),
+        ("a.txt", "hello", "is not recognised; give Hugging Face"),
+        ("a.json", '{"a": 1}', "with 'a' is not recognised; give Hugging Face"),
         ("a.json", "{", "not valid JSON at line 1"),
         ("a.cfg", '{"bf16": {"enabled": true}', "not valid JSON at line 1"),
         ("a.sh", 'torchrun x.py --num-layers 4 "', "no closing quotation; close the quote"),

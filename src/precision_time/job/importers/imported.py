@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any
 
@@ -44,14 +44,15 @@ class Imported:
     undecided: Mapping[str, str] = dataclass_field(default_factory=dict)
     numerics: Numerics | None = None
 
-    def job_fields(self, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def job_fields(self, overrides: Mapping[str, Any] | None = None, chosen: Collection[str] = ()) -> dict[str, Any]:
         """All job fields: those of the file, replaced by `overrides`, and grad_accum from the global batch.
 
         A model in `overrides` replaces the file's model and shape; input sizes and `model_config` are merged key by
-        key. Raises JobError where the global batch is not a multiple of batch_size x dp, and where a field is left open.
+        key. Raises JobError where the global batch is not a multiple of batch_size x dp, and where a field is left open
+        that neither `overrides` nor `chosen`, the names of fields that get their value later, has.
         """
         replaced = {key.replace("-", "_"): value for key, value in (overrides or {}).items() if value is not None}
-        self._check_decided(replaced)
+        self._check_decided({*replaced, *chosen})
         precision = {} if self.numerics is None else self.numerics.job_fields()
         stated = {**self.defaults, **precision, **self.fields}
         if {"precision", "schedule"} & set(replaced):
@@ -73,12 +74,16 @@ class Imported:
             self._settle_batch(fields)
         return fields
 
-    def _check_decided(self, replaced: Mapping[str, Any]) -> None:
-        """Raises JobError for the fields that neither the file nor `replaced` decides."""
+    def named(self, kind: str, not_taken: Mapping[str, str], taken: tuple[str, ...]) -> Imported:
+        """The same with other names of its settings."""
+        return replace(self, kind=kind, not_taken=not_taken, taken=taken)
+
+    def _check_decided(self, names: Collection[str]) -> None:
+        """Raises JobError for the fields that the file leaves open, apart from those called `names`."""
         undecided = dict(self.undecided)
         if self.numerics is not None and not self.numerics.job_fields():
             undecided.setdefault("precision", self.numerics.doubt)
-        given = {*replaced, *(("precision",) if "schedule" in replaced else ())}
+        given = {*names, *(("precision",) if "schedule" in names else ())}
         if "batch_size" in given and "grad_accum" in given:
             given.add("global_batch")
         fields = [name for name in undecided if name not in given]

@@ -31,7 +31,7 @@ class Numerics:
     key      the setting that asks for it, with its value
     stated   whether the file says so; else it is the program's default, which another file may replace
     wrapper  what holds the model: DDP, FSDP, DeepSpeed or Megatron-LM; None: the file does not say
-    weights  dtype in which the model is loaded: bf16, fp16 or fp32
+    weights  dtype in which the model is loaded: bf16, fp16 or fp32; anything else is not certain
     reduce   dtype of reduced gradients, where it is not that of the precision
     """
 
@@ -63,14 +63,15 @@ class Numerics:
                 return f"amp-{self.asked}"
             return "bf16" if self.asked == self.weights == "bf16" else None
         if self.weights != "fp32":
-            return None if self.wrapper in (DEEPSPEED, MEGATRON) else self.weights
+            known = self.weights in ("bf16", "fp16") and self.wrapper not in (DEEPSPEED, MEGATRON)
+            return self.weights if known else None
         return "tf32" if self.asked == "tf32" else FULL_PRECISION
 
     @property
     def doubt(self) -> str:
         """Why there is no precision."""
         wrapper = self.wrapper or DDP
-        return f"{self.key or 'mixed precision no'} with weights loaded in {self.weights} under {wrapper} is not certain"
+        return f"{self.key or 'no mixed precision'} with weights in {self.weights} under {wrapper} is not certain"
 
 
 def combined(first: Numerics, second: Numerics) -> tuple[Numerics, str]:
