@@ -216,7 +216,10 @@ def test_a_deepspeed_config() -> None:
     reasons = imported.not_taken
     assert reasons["zero_optimization.offload_optimizer"] == "offloading to cpu is not modelled"
     assert reasons["zero_optimization.zero_quantized_weights"] == "compressed communication is not modelled"
-    assert (reasons["steps_per_print"], reasons["something_new"]) == (NO_EFFECT, "not understood: may change the time of a step")
+    assert (reasons["steps_per_print"], reasons["something_new"]) == (
+        NO_EFFECT,
+        "not understood: may change the time of a step",
+    )
 
 
 def deepspeed(**config: Any) -> Job:
@@ -363,7 +366,10 @@ def test_the_command_imports(
     printed = capsys.readouterr()
     job = json.loads(printed.out)["job"]
     assert (job["gpus"], job["grad_accum"], job["precision"], job["layout"]) == (16, 2, "bf16-master", "dp")
-    assert "note: a.sh (Megatron arguments), not taken: speed: not understood: may change the time of a step" in printed.err
+    assert (
+        "note: a.sh (Megatron arguments), not taken: speed: not understood: may change the time of a step"
+        in printed.err
+    )
 
     assert main("predict over.yaml --import a.sh --json".split()) == 0
     job = json.loads(capsys.readouterr().out)["job"]

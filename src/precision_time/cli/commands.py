@@ -381,9 +381,7 @@ def _one_job(options: Namespace) -> Job:
     return job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported, options.allow_code)
 
 
-def _import(
-    paths: list[str], fields: dict[str, Any], flags: dict[str, Any], chosen: Iterable[str]
-) -> dict[str, Any]:
+def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], chosen: Iterable[str]) -> dict[str, Any]:
     """The fields of other programs' files, overridden by `fields`; lists on stderr the settings not taken."""
     from precision_time.job.importers import merged, read_imports
 

@@ -23,6 +23,7 @@ KEYS = ("distributed_type", "compute_environment", "num_processes", "machine_ran
 """Keys by which an accelerate config is recognised: one of the first two, or `num_processes` with another."""
 
 _WRAPPERS = {"no": None, "multi_gpu": DDP, "fsdp": FSDP, "deepspeed": DEEPSPEED, "megatron_lm": MEGATRON}
+_FRAMEWORKS = {DEEPSPEED: "deepspeed", MEGATRON: "megatron"}
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "full_shard": {"zero": 3}, "1": {"zero": 3}, "shard_grad_op": {"zero": 2}, "2": {"zero": 2},
     "no_shard": {"zero": 0}, "3": {"zero": 0}, "hybrid_shard": {"hybrid_shard": True}, "4": {"hybrid_shard": True},
@@ -66,6 +67,8 @@ def from_accelerate(config: Mapping[str, Any]) -> Imported:
     wrapper = _WRAPPERS[kind]
     if wrapper == DDP:
         fields["layout"] = "dp"
+    elif wrapper in _FRAMEWORKS:
+        fields["framework"] = _FRAMEWORKS[wrapper]
     _fsdp(reader, fields, wrapper)
     _deepspeed(reader, fields, wrapper)
     least = _megatron(reader, fields, wrapper)
@@ -77,9 +80,7 @@ def from_accelerate(config: Mapping[str, Any]) -> Imported:
     reader.refuse("compilation is taken with its default options", *options)
     numerics = _numerics(reader, wrapper)
     not_taken = reader.finish(_OPTIONS_NO_EFFECT, _NO_EFFECT)
-    return Imported(
-        KIND, fields, None, least, not_taken, reader.taken, undecided=reader.undecided, numerics=numerics
-    )
+    return Imported(KIND, fields, None, least, not_taken, reader.taken, undecided=reader.undecided, numerics=numerics)
 
 
 def _fsdp(reader: Reader, fields: dict[str, Any], wrapper: str | None) -> None:

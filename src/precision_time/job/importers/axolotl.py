@@ -53,10 +53,12 @@ _ON = {
     "use_pose": "sequences are taken as of sequence_len",
 }  # fmt: skip
 _KERNELS = (
-    ("flash_attention", "flash2"), ("sdp_attention", "flash"), ("flex_attention", "triton"), ("eager_attention", "math"),
-    ("xformers_attention", "fused"),
+    ("flash_attention", "flash2"), ("sdp_attention", "flash"), ("flex_attention", "triton"),
+    ("eager_attention", "math"), ("xformers_attention", "fused"),
 )  # fmt: skip
-_HYBRID = {"full_shard": {"zero": 3}, "shard_grad_op": {"zero": 2}, "hybrid_shard": {"hybrid_shard": True}}
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "full_shard": {"zero": 3}, "shard_grad_op": {"zero": 2}, "hybrid_shard": {"hybrid_shard": True},
+}  # fmt: skip
 
 
 def from_axolotl(config: Mapping[str, Any]) -> Imported:
@@ -112,6 +114,7 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:
         layout["cp_comm"] = "ring"
     if config := reader.take("deepspeed"):
         reader.undecided["layout"] = f"deepspeed names file {show(config)}"
+        fields["framework"] = "deepspeed"
         return DEEPSPEED
     old = reader.take("fsdp", several=True)
     words = " ".join(map(str, old)) if isinstance(old, list) else str(old or "")
@@ -123,7 +126,7 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:
     strategy = reader.text(f"{prefix}fsdp_sharding_strategy", f"{prefix}sharding_strategy")
     after = take_fsdp(reader, prefix, fields)
     reader.take("fsdp_version")
-    found = next((dict(_HYBRID[word]) for word in (strategy, *words.lower().split()) if word in _HYBRID), None)
+    found = next((dict(_STRATEGIES[word]) for word in (strategy, *words.lower().split()) if word in _STRATEGIES), None)
     fields["layout"] = layout | (found or {"zero": after})
     if replicas is not None and replicas > 1:
         fields["layout"] |= {
@@ -179,7 +182,9 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
         fields["attention"] = chosen[0]
     if reader.on("torch_compile"):
         fields["execution"] = "compile"
-    reader.refuse("compilation is taken with its default options", *reader.where(lambda n: n.startswith("torch_compile")))
+    reader.refuse(
+        "compilation is taken with its default options", *reader.where(lambda n: n.startswith("torch_compile"))
+    )
     if reader.on("auto_find_batch_size"):
         reader.undecided["batch_size"] = "auto_find_batch_size chooses it while the job runs"
     fused = "fused Liger kernels are not modelled; the step takes less time and memory than predicted"
@@ -198,7 +203,7 @@ def _run(reader: Reader, fields: dict[str, Any]) -> None:
         run["steps"] = steps
     elif epochs is not None:
         run["epochs"] = epochs
-        reader.not_taken["num_epochs: the data set"] = "its size is not in the file; give --dataset-size"
+        reader.not_taken["the data set of num_epochs"] = "its size is not in the file; give --dataset-size"
     every = reader.take("save_steps")
     try:
         share = every is None or 0 < float(every) < 1
@@ -211,7 +216,14 @@ def _run(reader: Reader, fields: dict[str, Any]) -> None:
     if run:
         fields["run"] = run
     reader.refuse("is no number of steps; give --checkpoint-every-steps", "saves_per_epoch", "save_strategy")
-    evaluation = ("val_set_size", "evals_per_epoch", "eval_steps", "eval_strategy", "evaluation_strategy", "test_datasets")
+    evaluation = (
+        "val_set_size",
+        "evals_per_epoch",
+        "eval_steps",
+        "eval_strategy",
+        "evaluation_strategy",
+        "test_datasets",
+    )
     reader.refuse("evaluations need the number of samples; give --evaluation-samples", *evaluation)
     data = ("datasets", "pretraining_dataset", "streaming")
     reader.refuse("the size of the data set is not in the file; give --dataset-size", *data)

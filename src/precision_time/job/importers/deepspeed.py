@@ -10,7 +10,7 @@ from precision_time.errors import JobError
 from precision_time.field_types import MOST_GPUS, number, whole
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import DEEPSPEED, Numerics
-from precision_time.job.importers.reader import Reader, flat, is_on
+from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
 KIND = "DeepSpeed config"
@@ -52,7 +52,7 @@ _SECTIONS = (
     "fp16", "bf16", "amp", "bfloat16", "zero_optimization", "optimizer", "activation_checkpointing",
     "tensor_parallel", "pipeline",
 )  # fmt: skip
-_AUTO = "is auto, decided by the program that reads it: give its file by another --import, or the flag"
+_AUTO = "is auto, which the program that reads it decides"
 
 
 def from_deepspeed(config: Mapping[str, Any]) -> Imported:
@@ -65,7 +65,7 @@ def from_deepspeed(config: Mapping[str, Any]) -> Imported:
     reader = Reader(flat(settings))
     auto = {name for name, value in reader.left.items() if isinstance(value, str) and value.strip().lower() == "auto"}
     reader.refuse(_AUTO, *(name for name in reader.given if name in auto))
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"framework": "deepspeed"}
     _batch(reader, fields, auto)
     numerics = _numerics(reader, fields, auto)
     fields["layout"] = layout = _layout(reader)
@@ -170,7 +170,7 @@ def _layout(reader: Reader) -> dict[str, Any]:
     for name in reader.where(lambda name: name.startswith(f"{zero}zero_quantized")):
         reader.refuse_on({name: "compressed communication is not modelled"})
     for name in reader.where(lambda name: name.startswith(tuple(zero + each for each in _ZERO_NO_EFFECT))):
-        reader.refuse_on({name: "does not change the time of a step"})
+        reader.refuse(NO_EFFECT, name)
     if (tp := reader.number("tensor_parallel.autotp_size", "tensor_parallel.tp_size")) is not None:
         layout["tp"] = tp
     if (cp := reader.number("sequence_parallel_size")) is not None:
@@ -185,8 +185,7 @@ def _offloading(reader: Reader, zero: str) -> None:
         single = reader.take(zero + name, several=True)
         inner = {key: reader.left[key] for key in reader.where(lambda key, name=name: key.startswith(f"{zero}{name}."))}  # type: ignore[misc]
         device = inner.get(f"{zero}{name}.device", "cpu" if is_on(single) or inner else "none")
-        reader.refuse("an option of offloading, which is not modelled", *inner)
-        if str(device).lower() not in ("none", "nvme_none"):
+        on = str(device).lower() != "none"
+        reader.refuse("an option of offloading, which is not modelled" if on else NO_EFFECT, *inner)
+        if on:
             reader.not_taken[zero + name] = f"offloading to {show(device)[1:-1]} is not modelled"
-
-

@@ -104,7 +104,9 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
 
     `deepspeed` as a mapping is read too; as the name of a file it leaves the layout to that file.
     """
-    settings = {name.strip().lstrip("-").replace("-", "_"): v for name, v in plain_mapping("arguments", arguments).items()}
+    settings = {
+        name.strip().lstrip("-").replace("-", "_"): v for name, v in plain_mapping("arguments", arguments).items()
+    }
     reader = Reader(settings)
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {"batch_size": 8, "grad_accum": 1, "clip_norm": 1.0, "optimizer": "adamw"}
@@ -113,6 +115,8 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
     _optimizer(reader, fields)
     wrapper = _sharding(reader, fields)
     nested = _deepspeed(reader)
+    if is_on(settings.get("deepspeed")):
+        fields["framework"] = "deepspeed"
     numerics = _numerics(reader, wrapper or (DEEPSPEED if is_on(settings.get("deepspeed")) else None))
     _step(reader, fields)
     _run(reader, fields)
@@ -181,7 +185,9 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:
     if isinstance(config, str) and config.strip():
         reader.not_taken["fsdp_config"] = f"names file {show(config)}; give its settings in place"
         config = {}
-    inner = Reader({f"fsdp_config.{name}": v for name, v in flat(config if isinstance(config, Mapping) else {}).items()})
+    inner = Reader(
+        {f"fsdp_config.{name}": v for name, v in flat(config if isinstance(config, Mapping) else {}).items()}
+    )
     reader.given = (*(name for name in reader.given if name != "fsdp_config" or not inner.given), *inner.given)
     reader.left |= inner.left
     if not is_on(words):
@@ -209,7 +215,9 @@ def take_fsdp(reader: Reader, prefix: str, fields: dict[str, Any], old: str = "f
     prefetch = "prefetching is taken as usual"
     for name in ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "backward_prefetch_policy"):
         reader.refuse(prefetch, f"{prefix}{name}", f"{prefix}{old}{name}")
-    plain = ((name, name.removeprefix(prefix).removeprefix(old)) for name in reader.where(lambda n: n.startswith(prefix)))
+    plain = (
+        (name, name.removeprefix(prefix).removeprefix(old)) for name in reader.where(lambda n: n.startswith(prefix))
+    )
     reader.refuse(
         "does not change the time of a step",
         *(name for name, last in plain if last in FSDP_NO_EFFECT or last.startswith("xla")),
@@ -235,7 +243,11 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
     if bf16 and fp16:
         raise JobError("bf16 and fp16 are both true; set one of them to false")
     level = reader.text("fp16_opt_level", default="o1")
-    if fp16 and "apex" in (reader.text("half_precision_backend"), reader.text("fp16_backend")) and level in ("o2", "o3"):
+    if (
+        fp16
+        and "apex" in (reader.text("half_precision_backend"), reader.text("fp16_backend"))
+        and level in ("o2", "o3")
+    ):
         reader.undecided["precision"] = f"apex at {level.upper()} keeps half weights: fp16-master at O2, fp16 at O3"
     asked = "bf16" if bf16 else "fp16" if fp16 else "tf32" if tf32 else "no"
     return Numerics(asked, f"{asked} true", bf16 or fp16, wrapper, DTYPES[kind])
@@ -266,7 +278,7 @@ def _run(reader: Reader, fields: dict[str, Any]) -> None:
         run["steps"] = steps
     elif epochs is not None:
         run["epochs"] = epochs
-        reader.not_taken["num_train_epochs: the data set"] = "its size is not in the file; give --dataset-size"
+        reader.not_taken["the data set of num_train_epochs"] = "its size is not in the file; give --dataset-size"
     strategy = reader.text("save_strategy").removeprefix("intervalstrategy.").removeprefix("savestrategy.")
     every = reader.take("save_steps")
     if strategy == "steps" and every is not None:

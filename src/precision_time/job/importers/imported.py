@@ -13,7 +13,7 @@ from precision_time.job.importers.numerics import Numerics
 from precision_time.job.importers.reader import NO_EFFECT
 from precision_time.job.job import Job
 from precision_time.job.layout_parsing import parse_layout
-from precision_time.job.run import RUN_FIELDS
+from precision_time.job.run import LENGTHS, RUN_FIELDS
 
 MOST_NOTES = 100
 """Most reasons, and names for each, in `Imported.notes`."""
@@ -84,6 +84,8 @@ class Imported:
         if self.numerics is not None and not self.numerics.job_fields():
             undecided.setdefault("precision", self.numerics.doubt)
         given = {*names, *(("precision",) if "schedule" in names else ())}
+        if given & set(LENGTHS):
+            given.update(LENGTHS)
         if "batch_size" in given and "grad_accum" in given:
             given.add("global_batch")
         fields = [name for name in undecided if name not in given]
@@ -91,7 +93,9 @@ class Imported:
             reasons = ", ".join(f"{name} ({undecided[name]})" for name in fields)
             known = [name for name in fields if name != "global_batch"] or ["batch_size", "grad_accum"]
             flags = " ".join(f"--{name.replace('_', '-')}" for name in known)
-            raise JobError(f"{self.kind} does not decide {reasons}; give {flags}, or the file that decides it by --import")
+            raise JobError(
+                f"{self.kind} does not decide {reasons}; give {flags}, or the file that decides it by --import"
+            )
 
     def _settle_batch(self, fields: dict[str, Any]) -> None:
         """Sets batch_size or grad_accum, whichever is missing, from the global batch and dp."""

@@ -20,8 +20,9 @@ SBATCH, LAUNCH = "sbatch script", "launch command"
 
 DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _OPTION = re.compile(r"--([a-z-]+)(?:[= \t]+([^\s#-][^\s#]*))?|(?:^|\s)-([A-Za-z])[ \t=]*([^\s#]+)")
-_SHORT = {"N": "nodes", "n": "ntasks", "t": "time", "G": "gpus", "c": "cpus-per-task", "J": "job-name", "p": "partition",
-          "A": "account", "o": "output", "e": "error", "C": "constraint", "w": "nodelist", "q": "qos"}  # fmt: skip
+_SHORT = {"N": "nodes", "n": "ntasks", "t": "time", "G": "gpus", "c": "cpus-per-task", "J": "job-name",
+          "p": "partition", "A": "account", "o": "output", "e": "error", "C": "constraint",
+          "w": "nodelist", "q": "qos"}  # fmt: skip
 _GRES = re.compile(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d{1,7}))?(?=,|\(|$)")
 _SLURM_NO_EFFECT = (
     "job-name", "partition", "account", "output", "error", "nodelist", "exclude", "qos", "cpus-per-task", "mem",
@@ -157,7 +158,9 @@ def from_launcher(flags: Mapping[str, Any], text: str) -> list[Imported]:
     result: list[Imported] = []
     rest = dict(flags)
     if re.search(r"\baccelerate\s+launch\b", text):
-        chosen = {n: rest.pop(n) for n in tuple(rest) if n in ACCELERATE or n.startswith(("fsdp", "dynamo", "mega", "fp8"))}
+        chosen = {
+            n: rest.pop(n) for n in tuple(rest) if n in ACCELERATE or n.startswith(("fsdp", "dynamo", "mega", "fp8"))
+        }
         if chosen:
             result.append(_accelerate(chosen))
     reader = Reader({f"--{name}": value for name, value in rest.items()}, switches=True)

@@ -44,7 +44,7 @@ def from_lightning(config: Mapping[str, Any]) -> Imported:
     """The job fields of a LightningCLI config, also one under the subcommand `fit`. Raises JobError."""
     settings = plain_mapping("the config", config)
     if set(settings) == {"fit"} and isinstance(settings["fit"], Mapping):
-        settings = settings["fit"]
+        settings = dict(settings["fit"])
     reader = Reader(flat(settings))
     fields: dict[str, Any] = {}
     devices, nodes = _devices(reader), reader.number("trainer.num_nodes", default=1) or 1
@@ -64,9 +64,7 @@ def from_lightning(config: Mapping[str, Any]) -> Imported:
     _model(reader, fields)
     _run(reader, fields)
     not_taken = reader.finish(_PREFIXES, _NO_EFFECT)
-    return Imported(
-        KIND, fields, None, 1, not_taken, reader.taken, {"grad_accum": 1}, reader.undecided, numerics
-    )
+    return Imported(KIND, fields, None, 1, not_taken, reader.taken, {"grad_accum": 1}, reader.undecided, numerics)
 
 
 def _devices(reader: Reader) -> int | None:
@@ -124,7 +122,8 @@ def _deepspeed(reader: Reader, fields: dict[str, Any], name: str, prefix: str) -
     """deepspeed_stage_N[_offload], or DeepSpeedStrategy with its arguments; stage 2 unless they say."""
     given = next((part for part in name.split("_") if part in ("1", "2", "3")), "2")
     zero = {"stage": reader.take(f"{prefix}stage", default=int(given))}
-    fields["layout"] = from_deepspeed({"zero_optimization": zero}).fields["layout"]
+    nested = from_deepspeed({"zero_optimization": zero}).fields
+    fields |= {name: nested[name] for name in ("layout", "framework")}
     offloads = reader.where(lambda key: key.startswith(f"{prefix}offload_") and is_on(reader.left[key]))
     reader.refuse("offloading to cpu is not modelled", *offloads)
     if "offload" in name:
@@ -203,6 +202,8 @@ def _run(reader: Reader, fields: dict[str, Any]) -> None:
     reader.refuse_on({f"trainer.{name}": limits for name in ("limit_train_batches", "overfit_batches", "max_time")})
     slower = "is not modelled; the step takes longer than predicted"
     reader.refuse_on({f"trainer.{name}": slower for name in ("deterministic", "detect_anomaly", "sync_batchnorm")})
-    reader.refuse("a plugin may change precision or communication", *reader.where(lambda n: n.startswith("trainer.plug")))
+    reader.refuse(
+        "a plugin may change precision or communication", *reader.where(lambda n: n.startswith("trainer.plug"))
+    )
     inner = reader.where(lambda name: name.startswith("trainer.callbacks."))
     reader.refuse("callbacks are not modelled", *inner)

@@ -174,14 +174,18 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> None:
         layout = {"zero": 3, "data_parallel_replicate_degree": replicas, "data_parallel_shard_degree": shards}
     if (tp := reader.number("tp_config.tensor_parallel_degree")) is not None:
         layout["tp"] = tp
-    reader.refuse("the plan of tensor parallelism is taken as usual", *reader.where(lambda n: n.startswith("tp_config")))
+    reader.refuse(
+        "the plan of tensor parallelism is taken as usual", *reader.where(lambda n: n.startswith("tp_config"))
+    )
     fields["layout"] = layout
     if reader.on(f"{prefix}activation_checkpointing"):
         fields["recompute"] = "full"
     for each in ("activation_cpu_offload", "cpu_offload"):
         reader.refuse_on({prefix + each: "offloading to cpu is not modelled"})
     usual = ("limit_all_gathers", "backward_prefetch", "forward_prefetch", "auto_wrap")
-    reader.refuse("prefetching is taken as usual", *reader.where(lambda n: n.startswith(tuple(prefix + u for u in usual))))
+    reader.refuse(
+        "prefetching is taken as usual", *reader.where(lambda n: n.startswith(tuple(prefix + u for u in usual)))
+    )
     chosen = reader.where(lambda name: name.startswith("model.activation_checkpointing_target"))
     reader.refuse("all layers are taken as checkpointed", *chosen)
 
@@ -225,7 +229,9 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
         reader.not_taken[f"{prefix}clipping_type"] = f"clipping by {kind} is not modelled"
     if reader.where(lambda n: n.startswith("compile_config")):
         fields["execution"] = "compile"
-        reader.refuse("compilation is taken with its default options", *reader.where(lambda n: n.startswith("compile_")))
+        reader.refuse(
+            "compilation is taken with its default options", *reader.where(lambda n: n.startswith("compile_"))
+        )
 
 
 def _run(reader: Reader, fields: dict[str, Any]) -> None:

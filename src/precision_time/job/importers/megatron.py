@@ -9,8 +9,8 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
-from precision_time.job.importers.reader import NO_EFFECT, Reader, is_on
 from precision_time.job.importers.megatron_model import model_config
+from precision_time.job.importers.reader import NO_EFFECT, Reader, is_on
 from precision_time.job.importers.shell import arguments
 from precision_time.reading import plain_mapping
 
@@ -52,7 +52,7 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     _leave_unset(reader)
     layout = _layout(reader)
     tp, pp, cp = (int(layout.get(name, 1)) for name in ("tp", "pp", "cp"))
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"framework": "megatron"}
     config = model_config(reader, tp)
     if {"layers", "hidden", "heads"} <= set(config):
         fields |= {"model": "gpt", "model_config": config}

@@ -23,28 +23,22 @@ def merged(files: Sequence[tuple[str, Imported]]) -> Imported:
         return files[0][1]
     fields, conflicts = _stated(files)
     defaults: dict[str, Any] = {}
-    undecided: dict[str, str] = {}
-    numerics: Numerics | None = None
-    for name, imported in files:
+    for _, imported in files:
         defaults = {**imported.defaults, **defaults}
-        undecided |= {field: f"{name}: {why}" for field, why in imported.undecided.items()}
-        if imported.numerics is None:
-            continue
-        if numerics is None:
-            numerics = imported.numerics
-            continue
-        numerics, fault = combined(numerics, imported.numerics)
-        if fault:
-            conflicts["precision"] = f"{fault} contradict each other"
-    settled = set(fields) | ({"precision"} if numerics is not None and numerics.stated else set())
-    undecided = {field: why for field, why in undecided.items() if field not in settled}
-    if "clip_norm" in undecided:
-        defaults.pop("clip_norm", None)
+    undecided = {
+        field: f"{name}: {why}"
+        for name, imported in files
+        for field, why in imported.undecided.items()
+        if not _settled(field, why, [other for _, other in files if other is not imported])
+    }
+    numerics, fault = _numerics([imported.numerics for _, imported in files])
+    if fault:
+        conflicts["precision"] = fault
     totals = {imported.global_batch for _, imported in files} - {None}
     if len(totals) > 1:
         conflicts["global_batch"] = f"is {' and '.join(map(str, sorted(filter(None, totals))))}"
     return Imported(
-        kind=" and ".join(dict.fromkeys(imported.kind for _, imported in files)),
+        kind=" with ".join(dict.fromkeys(imported.kind for _, imported in files)),
         fields=fields,
         global_batch=min(filter(None, totals), default=None),
         least_gpus=max(imported.least_gpus for _, imported in files),
@@ -54,6 +48,31 @@ def merged(files: Sequence[tuple[str, Imported]]) -> Imported:
         undecided={**undecided, **conflicts},
         numerics=numerics,
     )
+
+
+def _settled(field: str, why: str, others: Sequence[Imported]) -> bool:
+    """Whether other files decide a field that one leaves open; auto is filled in with their defaults too."""
+    for other in others:
+        if field in other.undecided:
+            continue
+        auto = why.endswith(" auto")
+        if field == "precision" and auto and other.numerics is not None:
+            return True
+        if field in other.fields or (auto and field in other.defaults):
+            return True
+    return False
+
+
+def _numerics(each: Sequence[Numerics | None]) -> tuple[Numerics | None, str]:
+    """What all files say of mixed precision, and the contradiction between two of them or ""."""
+    result, fault = None, ""
+    for numerics in each:
+        if result is None or numerics is None:
+            result = result or numerics
+            continue
+        result, found = combined(result, numerics)
+        fault = fault or (f"{found} contradict each other" if found else "")
+    return result, fault
 
 
 def _stated(files: Sequence[tuple[str, Imported]]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -66,7 +85,9 @@ def _stated(files: Sequence[tuple[str, Imported]]) -> tuple[dict[str, Any], dict
             if field in _PARTS and isinstance(value, Mapping):
                 for key in set(value) & set(fields.get(field, {})):
                     if str(value[key]) != str(fields[field][key]):
-                        conflicts[key if field == "run" else field] = _both(field, source, fields[field][key], name, value[key])
+                        conflicts[key if field == "run" else field] = _both(
+                            field, source, fields[field][key], name, value[key]
+                        )
                 fields[field] = {**value, **fields.get(field, {})}
                 source.setdefault(field, name)
             elif field not in fields:

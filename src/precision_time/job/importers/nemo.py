@@ -46,7 +46,8 @@ _SAME = frozenset(
 _INERT = frozenset(
     """
     rng rerun_state_machine scheduler logger log tokenizer profiling ft straggler nvrx_straggler tensor_inspect
-    inprocess_restart resume exp_manager name hydra exp_dir seed checkpoint dataset data validation_ds run restore_from_path
+    inprocess_restart resume exp_manager name hydra exp_dir seed checkpoint dataset data validation_ds run
+    restore_from_path
     """.split()
 )
 """Sections in which nothing changes the time of a step, apart from the settings that are read from them."""
@@ -99,7 +100,8 @@ def from_nemo(config: Mapping[str, Any]) -> Imported:
     if "num-query-groups" in arguments:
         arguments["group-query-attention"] = True
     inner = from_megatron(arguments)
-    fields = {**inner.fields, **fields, **precision}
+    run = {**inner.fields.get("run", {}), **fields.get("run", {})}
+    fields = {**inner.fields, **fields, **precision, **({"run": run} if run else {})}
     _model(target, fields, reader, arguments)
     not_taken = _reasons(reader)
     for argument, why in inner.not_taken.items():
@@ -137,7 +139,7 @@ def _inverted(reader: Reader, arguments: dict[str, Any]) -> None:
 
 
 def _cluster(reader: Reader, fields: dict[str, Any]) -> None:
-    """GPUs of NeMo's trainer; Megatron-Bridge leaves them to the launcher."""
+    """GPUs of NeMo's trainer, which Megatron-Bridge leaves to the launcher; checkpoints, accumulation and optimizer."""
     devices = reader.take("trainer.devices", several=True)
     nodes = reader.number("trainer.num_nodes", default=1) or 1
     count = len(devices) if isinstance(devices, list) else small_number(str(devices))
@@ -147,6 +149,10 @@ def _cluster(reader: Reader, fields: dict[str, Any]) -> None:
             fields["nodes"] = nodes
     elif devices is not None:
         reader.undecided["gpus"] = f"trainer.devices {devices} takes all GPUs of a node"
+    for name in reader.where(lambda n: n in ("optimizer.optimizer", "model.optim.name", "optim.config.optimizer")):
+        kind = reader.text(name)
+        if "adam" not in kind:
+            reader.undecided["optimizer"] = f"{name} {show(kind)} has no model here"
     if (steps := reader.number("trainer.accumulate_grad_batches")) is not None and steps > 1:
         fields["grad_accum"] = steps
     every = reader.take("checkpoint.save_interval")

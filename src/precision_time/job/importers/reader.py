@@ -1,4 +1,4 @@
-"""`Reader`: takes the settings of a file one by one, and gives each of those left over the reason why it is not taken."""
+"""`Reader`: takes the settings of a file one by one; each of those left over gets the reason why it is not taken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _EFFECTS = (
     (r"parallel|shard|fsdp|zero|stage|_degree|_rank|offload", "may change the layout or its communication"),
     (r"batch|accum|micro|packing", "may change the samples of a step"),
     (r"seq|length|resolution|image_size|crop", "may change the size of the input, and so the time"),
-    (r"model|layer|hidden|head|expert|vocab|attn|attention|lora|adapter|freez", "may change the model, and so the time"),
+    (
+        r"model|layer|hidden|head|expert|vocab|attn|attention|lora|adapter|freez",
+        "may change the model, and so the time",
+    ),
     (r"recompute|checkpointing|remat", "may change what is computed again in the backward pass"),
     (r"optim|clip|adam|master", "may change the optimizer step"),
     (r"epoch|step|iter|duration|dataset|samples|eval|valid|save", "may change the length of the run"),
@@ -91,7 +94,7 @@ class Reader:
         return tuple(filter(chosen, self.left))
 
     def finish(self, prefixes: tuple[str, ...] = (), names: Collection[str] = ()) -> dict[str, str]:
-        """All settings not taken, with the reason; `names`, and those that start with one of `prefixes`, change no time.
+        """All settings not taken, with the reason; `names` and those that start with one of `prefixes` change no time.
 
         A setting that is not understood, is on and names a precision leaves the precision undecided.
         """

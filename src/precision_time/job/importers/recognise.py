@@ -9,13 +9,29 @@ from typing import Any
 
 from precision_time.checks import show
 from precision_time.errors import DataError, JobError
-from precision_time.job.importers import accelerate, axolotl, deepspeed, huggingface, lightning, llm_foundry, nemo, torchtitan
+from precision_time.job.importers import (
+    accelerate,
+    axolotl,
+    deepspeed,
+    huggingface,
+    lightning,
+    llm_foundry,
+    nemo,
+    torchtitan,
+)
 from precision_time.job.importers.accelerate import from_accelerate
 from precision_time.job.importers.axolotl import from_axolotl
 from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.huggingface import from_huggingface
 from precision_time.job.importers.imported import Imported
-from precision_time.job.importers.launch import DIRECTIVE, directives, from_launcher, from_sbatch, split_flags, variables
+from precision_time.job.importers.launch import (
+    DIRECTIVE,
+    directives,
+    from_launcher,
+    from_sbatch,
+    split_flags,
+    variables,
+)
 from precision_time.job.importers.lightning import from_lightning
 from precision_time.job.importers.llm_foundry import from_llm_foundry
 from precision_time.job.importers.megatron import KIND as MEGATRON
@@ -32,16 +48,16 @@ _LAUNCHERS = re.compile(r"\b(?:torchrun|srun|accelerate\s+launch|deepspeed|torch
 _SWITCHES = ("fp16", "bf16")
 """Sections of a DeepSpeed config, and switches of other programs."""
 FORMATS = (
-    "Hugging Face TrainingArguments, an accelerate, LightningCLI, DeepSpeed, torchtitan, llm-foundry or Axolotl config, "
-    "a NeMo or Megatron-Bridge recipe, Megatron arguments, or an sbatch script or launch command"
+    "Hugging Face TrainingArguments, an accelerate, LightningCLI, DeepSpeed, torchtitan, llm-foundry or Axolotl "
+    "config, a NeMo or Megatron-Bridge recipe, Megatron arguments, or an sbatch script or launch command"
 )
 MOST_FILES = 16
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("log_history", "global_step"), "is the state of a Trainer (trainer_state.json), not its arguments; write those "
      "with training_args.to_json_string()"),
-    (("model_type", "transformers_version"), "is the config of a model, which --model hf:FILE names; import the settings "
-     "of its training"),
+    (("model_type", "transformers_version"), "is the config of a model, which --model hf:FILE names; import the "
+     "settings of its training"),
 )  # fmt: skip
 """Keys of files that belong to training but have no settings of it, with what to do."""
 
@@ -59,8 +75,8 @@ def read_import(path: str | Path) -> Imported:
     suffix = Path(path).suffix.lower()
     if suffix in _PICKLES:
         raise DataError(
-            f"{name} is a pickle, which is not read, since reading one runs code; write its arguments as JSON, those of "
-            "a Trainer with training_args.to_json_string()"
+            f"{name} is a pickle, which is not read, since reading one runs code; write its arguments as JSON, "
+            "those of a Trainer with training_args.to_json_string()"
         )
     try:
         if suffix in SUFFIXES:
@@ -200,7 +216,7 @@ def of_mapping(content: Mapping[str, Any], name: str) -> Imported:
             raise DataError(f"{name} {why}")
     found = [(kind, key, reader) for kind, test, reader in _KINDS if (key := test(content))]
     if len(found) > 1:
-        kinds = " and ".join(f"of a {kind} ({key})" for kind, key, _ in found)
+        kinds = " and ".join(f"of {kind} ({key})" for kind, key, _ in found)
         raise DataError(f"{name} has settings {kinds}; give the settings of one program in each file")
     for kind, test, reader in _LAST if not found else ():
         if key := test(content):

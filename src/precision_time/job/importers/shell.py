@@ -19,7 +19,9 @@ _ENDS = (
     "deepspeed",
 )  # fmt: skip
 """Tokens after which a flag has no more values: ends of commands, and names of programs."""
-_COMMAND = re.compile(r"^(?=[ \t]*(?:echo|wait|exit|date|sleep|cd|module|source|export|set|mkdir|conda)\b)", re.MULTILINE)
+_COMMAND = re.compile(
+    r"^(?=[ \t]*(?:echo|wait|exit|date|sleep|cd|module|source|export|set|mkdir|conda)\b)", re.MULTILINE
+)
 """Beginning of a line with a usual command, before which the values of a flag end."""
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
 

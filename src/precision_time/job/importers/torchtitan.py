@@ -40,7 +40,7 @@ _NO_EFFECT = (
 def from_torchtitan(config: Mapping[str, Any]) -> Imported:
     """The job fields of a torchtitan config. Raises JobError for an invalid value."""
     reader = Reader(flat(plain_mapping("the config", config)))
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"framework": "torchtitan"}
     layout, least = _layout(reader)
     fields["layout"] = layout
     _model(reader, fields)
@@ -201,8 +201,4 @@ def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
             reader.not_taken["activation_checkpoint.selective_ac_option"] = (
                 f"every {option}nd or later layer is checkpointed; give --recompute full --recompute-layers N"
             )
-    elif mode == "selective":
-        reader.not_taken["activation_checkpoint.selective_ac_option"] = (
-            "chooses operators; taken as recompute selective, which repeats those inside attention"
-        )
     fields["recompute"] = mode
