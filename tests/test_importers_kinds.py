@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.attack.import_files import FILES
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.importers import (
@@ -28,7 +31,6 @@ from precision_time.job.importers import (
 )
 from precision_time.job.importers.numerics import FULL_PRECISION
 from precision_time.job.importers.reader import NO_EFFECT, flat
-from tests.importer_examples import FILES
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "ds_auto.json": {"model": "gpt2", "precision": "bf16-master", "batch_size": 1, "grad_accum": 1},
@@ -454,3 +456,35 @@ def test_files_that_are_refused(name: str, content: str, message: str, tmp_path:
     with pytest.raises(DataError, match=message) as caught:
         read_import(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_real_trainer_writes_is_known() -> None:
+    """`TrainingArguments(...).to_json_string()` of the installed transformers and accelerate."""
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    real = transformers.TrainingArguments(output_dir="x", use_cpu=True, bf16=True, per_device_train_batch_size=2)
+    written = {**json.loads(real.to_json_string()), "use_cpu": False}  # bf16 is refused on a machine without a GPU
+    found = from_huggingface(written)
+    assert set(written) <= {*found.taken, *found.not_taken}
+    assert not [key for key, why in found.not_taken.items() if "not understood" in why]
+    fields = found.job_fields({"model": "gpt2"})
+    assert (fields["precision"], fields["batch_size"], found.undecided) == ("amp-bf16", 2, {})
+
+
+def test_a_megatron_llama_is_predicted_without_torch(tmp_path: Path) -> None:
+    llama = (
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 4096 --num-attention-heads 32 "
+        "--group-query-attention --num-query-groups 8 --ffn-hidden-size 14336 --swiglu --normalization RMSNorm "
+        "--position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear --hidden-dropout 0 "
+        "--attention-dropout 0 --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --vocab-size 128256 "
+        "--tensor-model-parallel-size 2 --sequence-parallel --bf16 --use-distributed-optimizer"
+    )
+    (tmp_path / "llama.sh").write_text(llama)
+    program = (
+        "import sys; sys.modules['torch'] = None; from precision_time.cli.main import main; "
+        f"sys.exit(main(['predict', '--import', {str(tmp_path / 'llama.sh')!r}, '--gpu', 'h100-80gb-sxm', '--json']))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    job_ = json.loads(ran.stdout)["job"]
+    assert (job_["framework"], job_["layout"], job_["grad_accum"]) == ("megatron", "tp=2,dp=4,sp=1,zero=1", 16)

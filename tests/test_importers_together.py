@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.attack.import_files import DEEPSPEED_AUTO, SBATCH, TRAINING_ARGUMENTS
 from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
@@ -22,7 +23,6 @@ from precision_time.job.importers import (
 from precision_time.job.importers.numerics import FULL_PRECISION, Numerics, combined
 from precision_time.job.importers.reader import Reader, flat, not_understood
 from precision_time.job.importers.shell import arguments
-from tests.importer_examples import DEEPSPEED_AUTO, SBATCH, TRAINING_ARGUMENTS
 
 AUTO: dict[str, Any] = json.loads(DEEPSPEED_AUTO)
 

@@ -34,7 +34,7 @@ _NO_EFFECT = frozenset(
     """
     compute_environment debug machine_rank main_process_ip main_process_port main_training_function rdzv_backend
     rdzv_conf same_network enable_cpu_affinity downcast_bf16 gpu_ids num_cpu_threads_per_process tpu_env tpu_name
-    tpu_zone tpu_use_cluster tpu_use_sudo command_file commands tpu_vm config_file quiet tee log_dir role max_restarts
+    tpu_zone tpu_use_cluster tpu_use_sudo command_file commands tpu_vm quiet tee log_dir role max_restarts
     monitor_interval module no_python env
     """.split()
 )
@@ -65,7 +65,7 @@ def from_accelerate(config: Mapping[str, Any]) -> Imported:
     elif nodes is not None and nodes > 1:
         reader.not_taken["num_machines"] = "needs num_processes, all processes of the job; give --gpus and --nodes"
     wrapper = _WRAPPERS[kind]
-    if wrapper == DDP:
+    if wrapper in (DDP, None) and ("distributed_type" in reader.given or not config.get("config_file")):
         fields["layout"] = "dp"
     elif wrapper in _FRAMEWORKS:
         fields["framework"] = _FRAMEWORKS[wrapper]
@@ -78,6 +78,8 @@ def from_accelerate(config: Mapping[str, Any]) -> Imported:
         fields["execution"] = "compile"
     options = reader.where(lambda name: name.startswith(("dynamo_config.", "dynamo_")))
     reader.refuse("compilation is taken with its default options", *options)
+    if file := reader.take("config_file"):
+        reader.undecided["layout"] = f"config_file names file {show(file)}"
     numerics = _numerics(reader, wrapper)
     not_taken = reader.finish(_OPTIONS_NO_EFFECT, _NO_EFFECT)
     return Imported(KIND, fields, None, least, not_taken, reader.taken, undecided=reader.undecided, numerics=numerics)
@@ -107,9 +109,9 @@ def _deepspeed(reader: Reader, fields: dict[str, Any], wrapper: str | None) -> N
         return
     zero: dict[str, Any] = {"stage": reader.take(f"{prefix}zero_stage", default=2)}
     for name in ("offload_optimizer", "offload_param"):
-        device = reader.text(f"{prefix}{name}_device", default="none")
+        device = show(reader.text(f"{prefix}{name}_device", default="none")).strip("'")
         if device != "none":
-            reader.not_taken[f"{prefix}{name}_device"] = f"offloading to {show(device)[1:-1]} is not modelled"
+            reader.not_taken[f"{prefix}{name}_device"] = f"offloading to {device} is not modelled"
     fields["layout"] = from_deepspeed({"zero_optimization": zero}).fields["layout"]
     for field, name in (("grad_accum", "gradient_accumulation_steps"), ("clip_norm", "gradient_clipping")):
         value = reader.take(prefix + name)

@@ -36,7 +36,7 @@ _NO_EFFECT = (
     "zero_force_ds_cpu_optimizer", "memory_breakdown", "prescale_gradients", "gradient_predivide_factor",
     "elasticity", "autotuning", "monitor_config", "seed", "disable_allgather", "optimizer.params.",
     "fp16.loss_scale_window", "fp16.initial_scale_power", "fp16.hysteresis", "fp16.min_loss_scale",
-    "fp16.consecutive_hysteresis", "bf16.check_grad_overflow", "amp.",
+    "fp16.consecutive_hysteresis", "fp16.auto_cast", "bf16.check_grad_overflow", "amp.",
 )  # fmt: skip
 _ZERO_NO_EFFECT = (
     "contiguous_gradients", "round_robin_gradients", "sub_group_size", "elastic_checkpoint",
@@ -185,7 +185,8 @@ def _offloading(reader: Reader, zero: str) -> None:
         single = reader.take(zero + name, several=True)
         inner = {key: reader.left[key] for key in reader.where(lambda key, name=name: key.startswith(f"{zero}{name}."))}  # type: ignore[misc]
         device = inner.get(f"{zero}{name}.device", "cpu" if is_on(single) or inner else "none")
-        on = str(device).lower() != "none"
+        device = show(device).strip("'")
+        on = device.lower() != "none"
         reader.refuse("an option of offloading, which is not modelled" if on else NO_EFFECT, *inner)
         if on:
-            reader.not_taken[zero + name] = f"offloading to {show(device)[1:-1]} is not modelled"
+            reader.not_taken[zero + name] = f"offloading to {device} is not modelled"

@@ -14,7 +14,7 @@ from precision_time.errors import JobError
 from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
-from precision_time.job.importers.reader import Reader, flat, is_on
+from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
 KIND = "Hugging Face TrainingArguments"
@@ -77,8 +77,7 @@ _ON = {
     "group_by_length": "batches are taken as of equal length; give a range of seq_len as --input seq_len=A..B",
     "ddp_find_unused_parameters": "the search for unused parameters is not modelled; the step takes a little longer",
     "ddp_static_graph": _BUCKETS, "ddp_bucket_cap_mb": _BUCKETS, "ddp_broadcast_buffers": _BUCKETS,
-    "optim_target_modules": "the choice of modules is not modelled", "accelerator_config": "not understood: may change "
-    "the samples of a step", "parallelism_config": "not understood: may change the layout; give --layout",
+    "optim_target_modules": "the choice of modules is not modelled",
     "dispatch_batches": _LOADER, "split_batches": "not understood: may change the samples of a step",
     "use_peft": "adapters change the model; give --model-config lora=RANK",
     "load_in_4bit": "weights of 4 bits are not modelled: less memory and a longer step than predicted",
@@ -219,7 +218,7 @@ def take_fsdp(reader: Reader, prefix: str, fields: dict[str, Any], old: str = "f
         (name, name.removeprefix(prefix).removeprefix(old)) for name in reader.where(lambda n: n.startswith(prefix))
     )
     reader.refuse(
-        "does not change the time of a step",
+        NO_EFFECT,
         *(name for name, last in plain if last in FSDP_NO_EFFECT or last.startswith("xla")),
     )
     return {"shard_grad_op": 2, "2": 2, "false": 2, "no_shard": 0, "3": 0, "ddp": 0}.get(after, 3)
@@ -262,6 +261,12 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
         fields["execution"] = "compile"
         if mode not in ("", "default"):
             reader.not_taken["torch_compile_mode"] = f"{mode} is taken as the default mode, without CUDA graphs"
+    if is_on(reader.take("parallelism_config", several=True)):
+        reader.undecided["layout"] = "parallelism_config is not read here"
+    config = reader.left.get("accelerator_config")
+    divided = isinstance(config, Mapping) and is_on(config.get("split_batches"))
+    reason = "split_batches divides the batch over the ranks; give --batch-size" if divided else NO_EFFECT
+    reader.refuse(reason, "accelerator_config")
     sampling = reader.text("train_sampling_strategy")
     if sampling == "group_by_length":
         reader.not_taken["train_sampling_strategy"] = _ON["group_by_length"]
@@ -305,7 +310,7 @@ def _elsewhere(reader: Reader) -> None:
     chosen = reader.left.get("eval_strategy", reader.left.get("evaluation_strategy"))
     on = str(chosen).lower().removeprefix("intervalstrategy.") not in ("no", "none", "false")
     for name in ("eval_strategy", "evaluation_strategy", "eval_steps"):
-        reader.refuse(evaluation if on else "does not change the time of a step", name)
+        reader.refuse(evaluation if on else NO_EFFECT, name)
     reader.refuse(_LOADER, *reader.where(lambda name: name.startswith("dataloader_")))
     datasets = reader.where(lambda name: name in ("dataset_name", "train_file", "validation_file", "dataset_mixer"))
     reader.refuse("its size is not in the file; give --dataset or --dataset-size", *datasets)

@@ -209,11 +209,6 @@ def _accelerate(flags: Mapping[str, Any]) -> Imported:
             config[name] = value
         else:
             config.setdefault(f"{section}_config", {})[name] = value
-    if "config_file" in config:
-        name = config.pop("config_file")
-        found = from_accelerate(config)
-        why = f"names file {show(name)}; give it by another --import"
-        return found.named(found.kind, {**found.not_taken, "config_file": why}, found.taken)
     return from_accelerate(config)
 
 

@@ -10,7 +10,7 @@ from precision_time.errors import JobError, nearest
 from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import DDP, DEEPSPEED, FSDP, Numerics
-from precision_time.job.importers.reader import Reader, flat, is_on
+from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
 KIND = "LightningCLI config"
@@ -32,7 +32,7 @@ _NO_EFFECT = frozenset(
     trainer.log_every_n_steps trainer.enable_checkpointing trainer.enable_progress_bar trainer.enable_model_summary
     trainer.inference_mode trainer.use_distributed_sampler trainer.default_root_dir trainer.model_registry
     trainer.enable_autolog_hparams trainer.gradient_clip_algorithm trainer.reload_dataloaders_every_n_epochs
-    trainer.benchmark trainer.profiler trainer.barebones verbose data.class_path return_predictions
+    trainer.benchmark trainer.profiler trainer.barebones verbose return_predictions
     """.split()
 )
 _PREFIXES = ("trainer.logger.", "lr_scheduler", "optimizer.init_args.", "trainer.profiler.")
@@ -106,7 +106,7 @@ def _strategy(reader: Reader, fields: dict[str, Any]) -> str | None:
             reader.not_taken[f"{prefix}cpu_offload"] = "offloading to cpu is not modelled"
         if policy_dtype := reader.where(lambda key: key.startswith(f"{prefix}mixed_precision")):
             reader.undecided["precision"] = f"{policy_dtype[0]} replaces the policy of trainer.precision"
-        reader.refuse("does not change the time of a step", *reader.where(lambda key: key.startswith(f"{prefix}state")))
+        reader.refuse(NO_EFFECT, *reader.where(lambda key: key.startswith(f"{prefix}state")))
         wrapping = reader.where(lambda key: key.startswith(f"{prefix}auto_wrap_policy"))
         reader.refuse("every layer is taken as one unit of FSDP", *wrapping)
         return FSDP
@@ -179,7 +179,7 @@ def _model(reader: Reader, fields: dict[str, Any]) -> None:
     reader.refuse(code, *reader.where(lambda name: name.startswith("model.")))
     reader.refuse(
         "an argument of the user's data module, which may change the input; give --input and --data",
-        *reader.where(lambda name: name.startswith("data.") and name != "data.class_path"),
+        *reader.where(lambda name: name.startswith("data.")),
     )
     name = reader.text("optimizer.class_path").rpartition(".")[2]
     if name in _OPTIMIZERS:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from precision_time.checks import show
+from precision_time.checks import LONGEST_TEXT, show
 from precision_time.errors import JobError, nearest
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import FULL_PRECISION
@@ -75,19 +75,23 @@ def from_llm_foundry(config: Mapping[str, Any]) -> Imported:
 
 
 def _filled(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with `${name}` replaced where the file sets it; at most ten levels."""
+    """The settings with `${name}` replaced where the file sets it, at most ten levels deep. Raises JobError."""
     known = {**settings, **{k.removeprefix("variables."): v for k, v in settings.items() if k.startswith("variables.")}}
 
     def value(match: re.Match[str]) -> str:
         found = known.get(match[1])
-        return match[0] if found is None or isinstance(found, (list, dict)) else str(found)[:4096]
+        return match[0] if found is None or isinstance(found, (list, dict)) else str(found)[: LONGEST_TEXT + 1]
 
     def fill(each: Any) -> Any:
         for _ in range(10):
-            if not isinstance(each, str) or "${" not in each or len(each) > 4096:
+            if not isinstance(each, str) or "${" not in each or len(each) > LONGEST_TEXT:
                 break
             whole = _VARIABLE.fullmatch(each.strip())
             each = known.get(whole[1], each) if whole else _VARIABLE.sub(value, each)
+            if isinstance(each, str) and len(each) > LONGEST_TEXT:
+                raise JobError(
+                    f"a value has more than {LONGEST_TEXT:,} characters with variables filled in; shorten it"
+                )
         return each
 
     return {name: fill(each) for name, each in settings.items()}

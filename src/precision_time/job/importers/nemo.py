@@ -170,7 +170,7 @@ def _precision(reader: Reader, arguments: dict[str, Any]) -> dict[str, Any]:
         if value is not None:
             plain.setdefault(name.rpartition(".")[2], value)
     if recipe:
-        found = re.fullmatch(r"(?:\w+_)?(bf16|fp16)(?:_with_fp8_(\w+))?_mixed", recipe)
+        found = re.fullmatch(r"(?:\w+_)?(bf16|fp16)(?:_with_fp8_(\w+))?_mixed", recipe[:100])
         if found is None or (found[2] and found[2] not in _RECIPES):
             reader.undecided["precision"] = f"mixed_precision {show(recipe)} has no model here"
             return {}

@@ -26,7 +26,9 @@ _EFFECTS = (
     (r"worker|loader|prefetch|stream|data", "may change the time of data loading"),
 )
 """Words in the name of a setting -> what it may change. The first that fits counts."""
-_PRECISIONS = re.compile(r"fp4|fp8|fp16|bf16|float8|float4|bfloat16|mixed_?precision|half_precision|weight_dtype")
+_PRECISIONS = re.compile(
+    r"fp4|fp8|fp16|bf16|float8|float4|bfloat16|mixed_?precision|half_precision|weight_dtype|param_dtype|reduce_dtype|compute_dtype|master_weights"
+)
 _OFF = ("", "false", "0", "no", "off", "none", "null", "fp32", "float32", "32", "32-true", "auto")
 
 

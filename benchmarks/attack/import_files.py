@@ -1,4 +1,4 @@
-"""One file of each program that `--import` reads, in our own words: realistic settings, worked out by hand in tests."""
+"""One realistic file of each program that `--import` reads, in our own words; its job is worked out in the tests."""
 
 from __future__ import annotations
 
