@@ -30,8 +30,8 @@ _FP8 = {"": "fp8", "tensorwise": "fp8", "rowwise": "fp8-rowwise", "rowwise_with_
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _NO_EFFECT = (
     "job", "profiling", "metrics", "lr_scheduler", "comm", "fault_tolerance", "validation", "debug",
-    "memory_estimation",
-    "optimizer.lr", "optimizer.beta", "optimizer.eps", "optimizer.weight_decay", "checkpoint", "model.tokenizer", "model.hf_assets", "model.print",
+    "memory_estimation", "optimizer.lr", "optimizer.beta", "optimizer.eps", "optimizer.weight_decay", "checkpoint",
+    "model.tokenizer", "model.hf_assets", "model.print",
     "training.dataset_path", "training.seed", "training.deterministic", "training.gc_", "training.warmup",
     "training.debug", "compile.components", "compile.backend", "compile.enable", "activation_checkpoint.early_stop",
     "activation_checkpoint.preserve", "activation_checkpoint.determinism",
