@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import subprocess
@@ -433,6 +434,22 @@ def test_a_megatron_script_under_sbatch_needs_no_torch(tmp_path: Path) -> None:
     assert (fields["gpus"], fields["model"], fields["grad_accum"], fields["framework"]) == (16, "gpt", 4, "megatron")
 
 
+def test_what_follows_a_switch_is_not_its_value(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(FILES["pretrain.sh"][0].replace("--bf16", "--bf16 $MORE"))
+    (tmp_path / "b.sh").write_text("torchrun --nproc-per-node 8 a.py --per_device_train_batch_size 1 --bf16 $MORE")
+    for name, precision in (("a.sh", "bf16-master"), ("b.sh", "amp-bf16")):
+        found = read_import(tmp_path / name)
+        assert found.job_fields()["precision"] == precision
+        assert found.not_taken["the arguments '$MORE' after bf16"] == "are not set in the text"
+    for arguments in ({"bf16": "x"}, {"fp16": 3}):
+        with pytest.raises(JobError, match="must be true or false, not"):
+            hugging(**arguments)
+        with pytest.raises(JobError, match="must be true or false, not"):
+            axolotl(**arguments)
+    with pytest.raises(JobError, match=r"bf16.enabled must be true or false, not 'x'"):
+        from_deepspeed({"bf16": {"enabled": "x"}})
+
+
 def test_a_launch_by_accelerate(tmp_path: Path) -> None:
     job_ = job("launch.sh", tmp_path, model="gpt2")
     assert (job_.gpus, job_.precision, job_.execution) == (8, "amp-fp16", "compile")
@@ -488,3 +505,30 @@ def test_a_megatron_llama_is_predicted_without_torch(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     job_ = json.loads(ran.stdout)["job"]
     assert (job_["framework"], job_["layout"], job_["grad_accum"]) == ("megatron", "tp=2,dp=4,sp=1,zero=1", 16)
+
+
+WRONG: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1.5, float("nan"), "", "x", "auto", "x" * 5000, [], [1], ["a", ["b"]], {}, {"a": 1},
+    {"a": {"b": [None]}}, 10**25,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_wrong_values_are_refused_in_a_sentence(name: str) -> None:
+    """Every setting of each file, replaced by a value of another type: a job, or an error of one line."""
+    whole = yaml.safe_load(FILES[name][0])
+    for section, key in _places(whole):
+        for value in WRONG:
+            content = copy.deepcopy(whole)
+            (content[section] if section else content)[key] = value
+            try:
+                Job.from_dict(READERS[name](content).job_fields({"model": "gpt2", "gpus": 16}))
+            except JobError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                assert len(str(error)) < 1500  # noqa: PT017
+
+
+def _places(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Settings at the top and of sections: the section, or "", and the key."""
+    inner = [(section, key) for section, values in content.items() if isinstance(values, dict) for key in values]
+    return [*(("", key) for key in content), *inner]

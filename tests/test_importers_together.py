@@ -148,7 +148,9 @@ def test_the_command_imports_several_files(
     assert main([*command.split(), "--import", "args.json"]) == 2
     assert "does not decide layout (deepspeed names file 'ds.json'); give --layout" in capsys.readouterr().err
     assert main([*command.split(), "--import", "args.json", "--layout", "zero2"]) == 0
-    capsys.readouterr()
+    assert "how many GPUs" not in capsys.readouterr().err
+    assert main("predict gpt2 --import args.json --layout dp --json".split()) == 0
+    assert "note: no file says how many GPUs; 1 taken, give --gpus" in capsys.readouterr().err
     assert main([*command.split(), "--import", "ds.json"]) == 2
     assert "give --batch-size --grad-accum --precision" in capsys.readouterr().err
     flags = "--batch-size 1 --grad-accum 1 --precision bf16-master".split()

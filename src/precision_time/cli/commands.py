@@ -390,10 +390,13 @@ def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], cho
         for text in imported.notes():
             note(f"note: {path} ({imported.kind}), not taken: {text}")
     deciding = {name: flags[name] for name in _DECIDING if name in flags}
+    together = merged(files)
     try:
-        found = merged(files).job_fields({**fields, **deciding}, {*flags, *chosen})
+        found = together.job_fields({**fields, **deciding}, {*flags, *chosen})
     except JobError as error:
         raise DataError(f"file {_files(paths)}: {error}") from error
+    if "gpus" not in {*together.fields, *fields, *flags, *chosen}:
+        note(f"note: no file says how many GPUs; {found['gpus']} taken, give --gpus")
     return {name: value for name, value in found.items() if name not in deciding or name in fields}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from precision_time.checks import show
+from precision_time.checks import on_off, show
 from precision_time.errors import JobError
 from precision_time.job.importers.huggingface import ATTENTIONS, OPTIMIZERS, take_fsdp
 from precision_time.job.importers.imported import Imported
@@ -140,8 +140,7 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:
 def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
     """The model is loaded in the dtype that is trained: bf16 under DDP keeps weights and optimizer states in bf16."""
     text = reader.text("bf16", "bfloat16", default="false")
-    fp16, tf32 = is_on(reader.take("fp16", "float16")), is_on(reader.take("tf32"))
-    fp8 = reader.on("fp8")
+    fp16, tf32, fp8 = reader.switch("fp16", "float16"), reader.switch("tf32"), reader.switch("fp8")
     if text == "auto":
         reader.undecided["precision"] = (
             "bf16 auto is bf16 on Ampere and later, else fp16: write bf16: true or fp16: true"
@@ -151,7 +150,7 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
         return Numerics("fp8", "fp8 true", True, wrapper)
     if text == "full":
         return Numerics("no", "bf16 full", True, wrapper, weights="bf16")
-    if is_on(text):
+    if on_off("bf16", text):
         return Numerics("bf16", f"bf16 {text}", True, wrapper, weights="bf16")
     if fp16:
         return Numerics("fp16", "fp16 true", True, wrapper, weights="fp16")

@@ -113,7 +113,7 @@ def _batch(reader: Reader, fields: dict[str, Any], auto: set[str]) -> None:
 def _numerics(reader: Reader, fields: dict[str, Any], auto: set[str]) -> Numerics:
     """fp16 and bf16 of DeepSpeed: half weights, with an fp32 copy in the optimizer. apex's amp is autocast at O1."""
     reader.refuse("superseded by bf16", *reader.where(lambda name: name.startswith("bfloat16")))
-    half, bf16, amp = (reader.on(f"{name}.enabled") for name in ("fp16", "bf16", "amp"))
+    half, bf16, amp = (reader.switch(f"{name}.enabled") for name in ("fp16", "bf16", "amp"))
     scale = reader.take("fp16.loss_scale", default=0)
     if half and _LOSS_SCALE("fp16.loss_scale", scale) > 0.0:  # 0: dynamic
         fields["loss_scale"] = "static"

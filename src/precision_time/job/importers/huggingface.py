@@ -27,6 +27,9 @@ KEYS = (
 WEAK_KEYS = ("output_dir", "optim", "max_grad_norm", "learning_rate", "max_steps", "fsdp", "save_strategy")
 """The same, where two of them are there and nothing points to another program."""
 
+SWITCHES = frozenset("bf16 fp16 tf32 gradient-checkpointing torch-compile do-train overwrite-output-dir".split())
+"""Flags without a value; what follows one in a script belongs to another."""
+
 OPTIMIZERS: dict[str, tuple[str, str]] = {
     "adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"), "adamw_hf": ("adamw", "single"),
     "adamw_apex_fused": ("adamw", "fused"), "sgd": ("sgd", "foreach"), "adagrad": ("adagrad", "foreach"),
@@ -235,7 +238,7 @@ def _deepspeed(reader: Reader) -> Imported | None:
 
 def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
     """bf16 and fp16 are mixed precision, whose kind the wrapper decides."""
-    bf16, fp16, tf32 = reader.on("bf16"), reader.on("fp16"), reader.on("tf32")
+    bf16, fp16, tf32 = (reader.switch(name) for name in ("bf16", "fp16", "tf32"))
     kind = reader.text("dtype", "torch_dtype", "model_dtype", default="float32").removeprefix("torch.")
     if kind not in DTYPES:
         raise JobError(f"dtype {show(kind)} is unknown; set it to float32, bfloat16, float16 or auto")

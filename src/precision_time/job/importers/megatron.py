@@ -11,7 +11,7 @@ from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.megatron_model import model_config
 from precision_time.job.importers.reader import NO_EFFECT, Reader, is_on
-from precision_time.job.importers.shell import arguments
+from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.reading import plain_mapping
 
 KIND = "Megatron arguments"
@@ -33,6 +33,14 @@ _NO_EFFECT = (
     "dist-ckpt", "auto-detect-ckpt", "async-save", "mid-level", "rampup", "override-", "train-sync", "cross-entropy",
     "local-rank", "module", "role", "run-path", "no-python", "attention-softmax-in-fp32",
 )  # fmt: skip
+_SWITCHES = frozenset(
+    """
+    bf16 fp16 sequence-parallel use-distributed-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
+    swiglu group-query-attention multi-latent-attention disable-bias-linear untie-embeddings-and-output-weights
+    qk-layernorm recompute-activations use-flash-attn use-torch-fsdp2 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
+    """.split()
+)
+"""Arguments without a value; what follows one in a script belongs to another."""
 _FUSIONS = (
     "overlap-", "delay-", "align-", "tp-comm-", "no-overlap", "defer-", "microbatch-group", "moe-grouped",
     "moe-permute",
@@ -92,14 +100,17 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         name = str(key).strip().lstrip("-").replace("_", "-")
         for argument, each in (_plain(value) if isinstance(value, Mapping) and value else {name: value}).items():
-            if result.get(argument, each) != each:
+            if argument in result and str(result[argument]) != str(each):
                 raise JobError(f"{argument} is given as {show(result[argument])} and {show(each)}; keep one of them")
             result[argument] = each
     return result
 
 
 def _leave_unset(reader: Reader) -> None:
-    """Arguments whose value is a shell variable that the text does not set."""
+    """Arguments whose value is a shell variable that the text does not set; switches have none, and stay on."""
+    for name, value in unset_variables(reader.left, _SWITCHES):
+        reader.left[name] = True
+        reader.not_taken[f"the arguments {value} after {name}"] = "are not set in the text"
     for name, value in list(reader.left.items()):
         if isinstance(value, str) and "$" in value:
             reader.refuse(NO_EFFECT if name.startswith(_NO_EFFECT) else f"{show(value)} is not set in the text", name)
@@ -186,7 +197,7 @@ def _pipeline(
 
 def _precision(reader: Reader, fields: dict[str, Any]) -> None:
     """Half weights with an fp32 copy. bf16 gradients are accumulated and reduced in fp32 unless grad-reduce-in-bf16."""
-    bf16, fp16 = reader.on("bf16"), reader.on("fp16")
+    bf16, fp16 = reader.switch("bf16"), reader.switch("fp16")
     in_fp32 = reader.on("accumulate-allreduce-grads-in-fp32")
     in_bf16 = reader.on("grad-reduce-in-bf16")
     fields["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else "fp32"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from precision_time.checks import show
+from precision_time.checks import on_off, show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
 
@@ -73,6 +73,12 @@ class Reader:
     def on(self, *names: str) -> bool:
         """Whether a switch is set and on."""
         return is_on(self.take(*names))
+
+    def switch(self, *names: str) -> bool:
+        """The same, where the value decides the precision: JobError for anything but true and false."""
+        name = next((name for name in names if self.left.get(name) is not None), names[0])
+        value = self.take(*names)
+        return value is not None and on_off(name, value)
 
     def text(self, *names: str, default: str = "") -> str:
         """The value as text in small letters without spaces around it."""

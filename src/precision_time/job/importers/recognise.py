@@ -39,7 +39,7 @@ from precision_time.job.importers.megatron import from_megatron
 from precision_time.job.importers.merge import merged
 from precision_time.job.importers.nemo import from_nemo
 from precision_time.job.importers.reader import not_understood
-from precision_time.job.importers.shell import arguments
+from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.job.importers.torchtitan import from_torchtitan
 from precision_time.reading import SUFFIXES, named, parse_json, parse_toml, read_mapping, read_text
 
@@ -116,7 +116,12 @@ def _of_text(text: str) -> Imported | None:
         return None
     parts += [("the launcher", each) for each in from_launcher(own, text)]
     if hugging:
-        parts.append(("the arguments", from_huggingface(program)))
+        unset = unset_variables(program, huggingface.SWITCHES)
+        imported = from_huggingface({**program, **{name: True for name, _ in unset}})
+        reasons = {f"the arguments {value} after {name}": "are not set in the text" for name, value in unset}
+        parts.append(
+            ("the arguments", imported.named(imported.kind, {**imported.not_taken, **reasons}, imported.taken))
+        )
     elif program:
         parts.append(("the arguments", _unknown(program)))
     return merged(parts) if parts else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from precision_time.checks import show
 from precision_time.errors import DataError
 
 LONGEST_TEXT, LONGEST_TOKEN = 256 * 2**10, 64 * 2**10
@@ -44,6 +46,11 @@ def arguments(text: str, known: Mapping[str, str] | None = None) -> dict[str, st
         else:
             values.append(token)
     return {flag: " ".join(values) if values else True for flag, values in flags.items()}
+
+
+def unset_variables(flags: Mapping[str, Any], switches: Collection[str]) -> list[tuple[str, str]]:
+    """The flags of `switches` that variables follow which the text does not set, as in `--bf16 $MORE`; and those."""
+    return [(name, show(flags[name])) for name in flags if name in switches and "$" in str(flags[name])]
 
 
 def _split(text: str, comments: bool = False) -> list[str]:
