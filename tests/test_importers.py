@@ -100,7 +100,7 @@ def test_megatron_s_precisions() -> None:
     assert fields_of("--fp8-format hybrid")["precision"] == "fp8"
     assert fields_of("--fp8-format hybrid --fp8-recipe blockwise")["precision"] == "fp8-block"
     plain = LLAMA.replace("--bf16", "")
-    assert from_megatron(plain).fields["precision"] == "fp32"
+    assert from_megatron(plain).fields["precision"] == "torch-fp32"
     half = from_megatron(plain + "--fp16 --loss-scale 4096 --accumulate-allreduce-grads-in-fp32").fields
     assert (half["precision"], half["loss_scale"], half["communication_dtype"]) == ("fp16-master", "static", "float32")
 
@@ -238,7 +238,7 @@ def test_deepspeed_settings() -> None:
     assert deepspeed(fp16={"enabled": True}).precision == "fp16-master"
     assert deepspeed(fp16={"enabled": True, "loss_scale": 1024}).loss_scale == "static"
     assert deepspeed(fp16={"enabled": True, "loss_scale": 0}).loss_scale == "dynamic"
-    assert deepspeed(fp16={"enabled": False}).precision == "fp32"
+    assert deepspeed(fp16={"enabled": False}).precision == "torch-fp32"
     assert deepspeed(amp={"enabled": True}).precision == "amp-fp16"
     assert deepspeed(activation_checkpointing={"partition_activations": True}).recompute == "full"
     assert deepspeed(activation_checkpointing={"partition_activations": False}).recompute == "none"
@@ -291,7 +291,7 @@ def test_torchtitan_settings() -> None:
     )  # fmt: skip
     pipeline = titan(parallelism={"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "Interleaved1F1B"})
     assert (pipeline.layout, pipeline.batch_size, pipeline.grad_accum) == ("pp=4,dp=16,vpp=2,zero=3", 1, 8)
-    assert titan(training={"mixed_precision_param": "float32"}).precision == "fp32"
+    assert titan(training={"mixed_precision_param": "float32"}).precision == "torch-fp32"
     assert titan(training={"dtype": "bfloat16"}).precision == "bf16"
     rowwise = {"linear": {"float8": {"recipe_name": "rowwise"}}}
     assert titan(model={"name": "llama3", "flavor": "8B", "converters": ["quantize.linear.float8"]},

@@ -127,7 +127,9 @@ def hugging(**arguments: Any) -> Job:
 
 def test_the_precisions_of_the_trainer() -> None:
     for arguments, precision in (
-        ({}, FULL_PRECISION), ({"tf32": True}, "tf32"), ({"fp16": True}, "amp-fp16"), ({"bf16": True}, "amp-bf16"),
+        ({}, FULL_PRECISION), ({"tf32": True}, "tf32"), ({"torch_compile": True}, "tf32"),
+        ({"torch_compile": True, "tf32": False}, FULL_PRECISION),
+        ({"fp16": True}, "amp-fp16"), ({"bf16": True}, "amp-bf16"),
         ({"bf16": True, "fsdp": "full_shard auto_wrap"}, "bf16-master"),
         ({"fp16": True, "fsdp": ["shard_grad_op"]}, "fp16-master"),
         ({"bf16": True, "deepspeed": {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}}, "bf16-master"),
@@ -216,7 +218,8 @@ def test_accelerate_settings() -> None:
     assert mesh.layout == "tp=2,dp=4,zero=3,shard=2"
     eight = accelerated(distributed_type="MULTI_GPU", mixed_precision="fp8", fp8_config={"backend": "TE"})
     assert (eight.precision, eight.communication_dtype) == ("fp8", "float32")
-    assert accelerated(dynamo_config={"dynamo_backend": "INDUCTOR"}).execution == "compile"
+    compiled = accelerated(dynamo_config={"dynamo_backend": "INDUCTOR"})
+    assert (compiled.execution, compiled.precision) == ("compile", "tf32")
     for config, message in (
         ({"distributed_type": "XLA"}, "distributed_type 'xla' does not train on GPUs"),
         ({"mixed_precision": "int4"}, "mixed_precision 'int4' is unknown; set it to no, fp16, bf16 or fp8"),
@@ -293,6 +296,7 @@ def test_axolotl_settings() -> None:
     for config, message in (
         ({"bf16": "auto"}, "precision .bf16 auto is bf16 on Ampere and later"),
         ({"fp16": True}, "fp16 true with weights in fp16 under DDP is not certain"),
+        ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
         ({"optimizer": "muon"}, "optimizer muon has no model here"),
         ({"rl": "grpo"}, "rl 'grpo' trains with samples that a model makes"),
@@ -321,7 +325,7 @@ def foundry(**config: Any) -> Mapping[str, Any]:
 def test_llm_foundry_settings() -> None:
     sharded = {"sharding_strategy": "FULL_SHARD"}
     for config, precision, reduced in (
-        ({}, "amp-bf16", None), ({"precision": "fp32"}, FULL_PRECISION, None),
+        ({}, "amp-bf16", None), ({"precision": "fp32"}, "tf32", None),
         ({"fsdp_config": sharded}, "bf16-master", "float32"),
         ({"fsdp_config": {**sharded, "mixed_precision": "PURE"}}, "bf16-master", None),
         ({"fsdp_config": {**sharded, "mixed_precision": "FULL"}}, "amp-bf16", None),
@@ -388,6 +392,25 @@ def test_models_of_recipes_by_their_class() -> None:
         nemo({"seq_length": 8}, dataset={"seq_length": 16})
 
 
+def test_settings_of_precision_in_recipes() -> None:
+    llama = "megatron.bridge.models.llama.Llama3Config8B"
+    found = nemo({"_target_": llama, "fp8": None, "fp8_recipe": "delayed", "fp8_margin": 0, "first_last_layers_bf16": True},
+                 mixed_precision={"bf16": True, "fp8": "hybrid", "fp8_recipe": "blockwise", "novel": 1})  # fmt: skip
+    assert found.job_fields()["precision"] == "fp8-block", "mixed_precision decides over the model"
+    assert found.not_taken["mixed_precision.novel"].startswith("not understood")
+    assert "an option of fp8" in found.not_taken["model.fp8_margin"]
+    two = from_nemo({
+        "trainer": {"devices": 8, "num_nodes": 2, "plugins": {"precision": "bf16-mixed", "grad_reduce_in_fp32": False},
+                    "strategy": {"tensor_model_parallel_size": 2, "ddp": {"grad_reduce_in_fp32": True}}},
+        "model": {"config": {"_target_": llama}}, "data": {"seq_length": 8192, "micro_batch_size": 1, "global_batch_size": 64},
+    })  # fmt: skip
+    fields = two.job_fields()
+    assert (fields["model"], fields["precision"], fields["gpus"], fields["grad_accum"]) == (
+        "llama3-8b", "bf16-master", 16, 8,
+    )  # fmt: skip
+    assert "communication_dtype" not in fields, "gradients travel in bf16"
+
+
 def test_an_sbatch_script(tmp_path: Path) -> None:
     found = imported("run.sbatch", tmp_path)
     job_ = Job.from_dict(found.job_fields())
@@ -446,6 +469,12 @@ def test_what_follows_a_switch_is_not_its_value(tmp_path: Path) -> None:
             hugging(**arguments)
         with pytest.raises(JobError, match="must be true or false, not"):
             axolotl(**arguments)
+    for config in ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
+                   {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}):  # fmt: skip
+        with pytest.raises(JobError, match="true has no model here"):
+            from_deepspeed(config).job_fields()
+    off = {"bf16": {"enabled": True, "bf16_optimizer_states": False}, "torch_autocast": {"enabled": False}}
+    assert from_deepspeed(off).job_fields()["precision"] == "bf16-master"
     with pytest.raises(JobError, match=r"bf16.enabled must be true or false, not 'x'"):
         from_deepspeed({"bf16": {"enabled": "x"}})
 

@@ -80,7 +80,7 @@ def from_accelerate(config: Mapping[str, Any]) -> Imported:
     reader.refuse("compilation is taken with its default options", *options)
     if file := reader.take("config_file"):
         reader.undecided["layout"] = f"config_file names file {show(file)}"
-    numerics = _numerics(reader, wrapper)
+    numerics = _numerics(reader, wrapper, compiled="execution" in fields)
     not_taken = reader.finish(_OPTIONS_NO_EFFECT, _NO_EFFECT)
     return Imported(KIND, fields, None, least, not_taken, reader.taken, undecided=reader.undecided, numerics=numerics)
 
@@ -159,8 +159,11 @@ def _parallelism(reader: Reader, fields: dict[str, Any]) -> None:
         fields["layout"]["cp_comm"] = "ring" if way == "alltoall" else "all-gather"
 
 
-def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
-    """`no` is the program's default: TrainingArguments that ask for bf16 or fp16 replace it."""
+def _numerics(reader: Reader, wrapper: str | None, compiled: bool) -> Numerics:
+    """`no` is the program's default: TrainingArguments that ask for bf16 or fp16 replace it.
+
+    With dynamo, accelerate runs products in TF32 where there is no mixed precision (AcceleratorState).
+    """
     asked = reader.text("mixed_precision", default="fp16" if reader.on("fp16") else "no")
     if asked in ("false", "none", ""):
         asked = "no"
@@ -171,4 +174,5 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
         names = [name for name in options if is_on(reader.left[name])]
         reader.refuse("an option of fp8; scaling is taken as tensorwise, for another give --precision", *names)
     reader.refuse("needs mixed_precision fp8", *reader.where(lambda name: name.startswith(("fp8_config", "fp8_"))))
-    return Numerics(asked, f"mixed_precision {asked}", asked != "no", wrapper)
+    kind = "tf32" if asked == "no" and compiled else asked
+    return Numerics(kind, f"mixed_precision {asked}", asked != "no", wrapper)

@@ -140,7 +140,9 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:
 def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
     """The model is loaded in the dtype that is trained: bf16 under DDP keeps weights and optimizer states in bf16."""
     text = reader.text("bf16", "bfloat16", default="false")
-    fp16, tf32, fp8 = reader.switch("fp16", "float16"), reader.switch("tf32"), reader.switch("fp8")
+    fp16, fp8 = reader.switch("fp16", "float16"), reader.switch("fp8")
+    automatic = reader.left.get("tf32") == "auto"
+    tf32 = reader.text("tf32") == "auto" if automatic else reader.switch("tf32")
     if text == "auto":
         reader.undecided["precision"] = (
             "bf16 auto is bf16 on Ampere and later, else fp16: write bf16: true or fp16: true"
@@ -154,6 +156,8 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
         return Numerics("bf16", f"bf16 {text}", True, wrapper, weights="bf16")
     if fp16:
         return Numerics("fp16", "fp16 true", True, wrapper, weights="fp16")
+    if automatic:
+        reader.undecided["precision"] = "tf32 auto is on for Ampere and later: write tf32: true or false"
     return Numerics("tf32" if tf32 else "no", "", False, wrapper)
 
 

@@ -36,12 +36,16 @@ _NO_EFFECT = (
     "zero_force_ds_cpu_optimizer", "memory_breakdown", "prescale_gradients", "gradient_predivide_factor",
     "elasticity", "autotuning", "monitor_config", "seed", "disable_allgather", "optimizer.params.",
     "fp16.loss_scale_window", "fp16.initial_scale_power", "fp16.hysteresis", "fp16.min_loss_scale",
-    "fp16.consecutive_hysteresis", "fp16.auto_cast", "bf16.check_grad_overflow", "amp.",
+    "fp16.consecutive_hysteresis", "fp16.auto_cast", "bf16.immediate_grad_update",
+    "optimizer.legacy_fusion", "managed_gradient_accumulation", "gradient_allreduce_op", "disable_python_gc",
+    "vocabulary_size", "dataloader_drop_last", "log_level", "bf16.check_grad_overflow", "amp.", "torch_autocast.",
 )  # fmt: skip
 _ZERO_NO_EFFECT = (
     "contiguous_gradients", "round_robin_gradients", "sub_group_size", "elastic_checkpoint",
     "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save", "load_from_fp32_weights",
-    "ignore_unused_parameters", "legacy_stage1", "cpu_offload_use_pin_memory", "memory_efficient_linear",
+    "ignore_unused_parameters", "legacy_stage1", "override_module_apply", "log_trace_cache_warnings",
+    "enable_sanity_checks", "pipeline_loading_checkpoint", "save_muon_momentum_buffer_in_memory",
+    "cpu_offload_use_pin_memory", "memory_efficient_linear",
 )  # fmt: skip
 _SIZES = (
     "_bucket_size", "_threshold", "allgather_partitions", "reduce_scatter", "stage3_max_live_parameters",
@@ -50,8 +54,12 @@ _SIZES = (
 _TUNING = "buffer sizes are DeepSpeed's own; buckets are taken as usual"
 _SECTIONS = (
     "fp16", "bf16", "amp", "bfloat16", "zero_optimization", "optimizer", "activation_checkpointing",
-    "tensor_parallel", "pipeline",
+    "tensor_parallel", "pipeline", "torch_autocast",
 )  # fmt: skip
+_NEWER = (
+    "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states", "bf16.ddp_bf16",
+    "fp16.fp16_master_weights_and_grads",)  # fmt: skip
+"""Switches that change dtypes in a way that no precision describes."""
 _AUTO = "is auto, which the program that reads it decides"
 
 
@@ -117,6 +125,9 @@ def _numerics(reader: Reader, fields: dict[str, Any], auto: set[str]) -> Numeric
     scale = reader.take("fp16.loss_scale", default=0)
     if half and _LOSS_SCALE("fp16.loss_scale", scale) > 0.0:  # 0: dynamic
         fields["loss_scale"] = "static"
+    for name in reader.where(lambda name: name in (*_NEWER, "torch_autocast.enabled")):
+        if reader.on(name):
+            reader.undecided["precision"] = f"{name} true has no model here"
     if half and bf16:
         raise JobError("fp16.enabled and bf16.enabled are both true; set one of them to false")
     level = str(reader.take("amp.opt_level", default="O1"))

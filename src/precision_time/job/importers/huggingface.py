@@ -7,6 +7,7 @@ example scripts add the model and the length of sequences.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from precision_time.checks import show
@@ -121,6 +122,8 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
         fields["framework"] = "deepspeed"
     numerics = _numerics(reader, wrapper or (DEEPSPEED if is_on(settings.get("deepspeed")) else None))
     _step(reader, fields)
+    if fields.get("execution") == "compile" and numerics.asked == "no" and settings.get("tf32") is None:
+        numerics = replace(numerics, asked="tf32")  # as TrainingArguments do, to speed torch.compile up
     _run(reader, fields)
     _elsewhere(reader)
     not_taken = reader.finish(names=_NO_EFFECT)

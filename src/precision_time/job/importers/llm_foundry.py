@@ -9,7 +9,6 @@ from typing import Any
 from precision_time.checks import LONGEST_TEXT, show
 from precision_time.errors import JobError, nearest
 from precision_time.job.importers.imported import Imported
-from precision_time.job.importers.numerics import FULL_PRECISION
 from precision_time.job.importers.reader import Reader, flat
 from precision_time.reading import plain_mapping
 
@@ -22,7 +21,7 @@ KEYS = (
 
 _VARIABLE = re.compile(r"\$\{([\w.]+)\}")
 _DURATION = re.compile(r"([0-9][0-9_]{0,17})\s*(ba|ep|sp|tok)", re.IGNORECASE)
-_PRECISIONS = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "", "amp_fp8": "fp8", "bf16": "bf16", "fp16": "fp16"}
+_PRECISIONS = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "", "amp_fp8": "fp8"}
 _OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "adam": "adam", "decoupled_sgdw": "sgd", "sgd": "sgd"}
 _SHARDING: dict[str, dict[str, Any]] = {
     "full_shard": {"zero": 3}, "shard_grad_op": {"zero": 2}, "no_shard": {"zero": 0},
@@ -208,7 +207,7 @@ def _precision(reader: Reader, fields: dict[str, Any]) -> None:
         raise JobError(f"fsdp_config.mixed_precision {show(policy)} is unknown; set it to PURE, DEFAULT or FULL")
     sharded = isinstance(fields["layout"], Mapping)
     if not low:
-        fields["precision"] = FULL_PRECISION
+        fields["precision"] = "tf32"  # Composer's DeviceGPU allows it unless told otherwise
     elif low == "fp8":
         fields["precision"] = "fp8"
     elif sharded and policy != "full":

@@ -10,6 +10,7 @@ from precision_time.errors import JobError
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.megatron_model import model_config
+from precision_time.job.importers.numerics import FULL_PRECISION
 from precision_time.job.importers.reader import NO_EFFECT, Reader, is_on
 from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.reading import plain_mapping
@@ -37,7 +38,8 @@ _SWITCHES = frozenset(
     """
     bf16 fp16 sequence-parallel use-distributed-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
     swiglu group-query-attention multi-latent-attention disable-bias-linear untie-embeddings-and-output-weights
-    qk-layernorm recompute-activations use-flash-attn use-torch-fsdp2 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
+    qk-layernorm recompute-activations use-flash-attn
+    use-torch-fsdp2 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
     """.split()
 )
 """Arguments without a value; what follows one in a script belongs to another."""
@@ -200,7 +202,7 @@ def _precision(reader: Reader, fields: dict[str, Any]) -> None:
     bf16, fp16 = reader.switch("bf16"), reader.switch("fp16")
     in_fp32 = reader.on("accumulate-allreduce-grads-in-fp32")
     in_bf16 = reader.on("grad-reduce-in-bf16")
-    fields["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else "fp32"
+    fields["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else FULL_PRECISION
     if (bf16 and not in_bf16) or (fp16 and in_fp32):
         fields["communication_dtype"] = "float32"
     recipe = str(reader.take("fp8-recipe", default="delayed"))

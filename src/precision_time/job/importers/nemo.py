@@ -40,9 +40,12 @@ _SAME = frozenset(
     moe_router_topk moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_layer_freq multi_latent_attention
     q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim mtp_num_layers recompute_granularity
     recompute_method recompute_num_layers attention_backend micro_batch_size global_batch_size train_iters
-    train_samples clip_grad fp8_recipe cuda_graph_impl enable_cuda_graph
+    train_samples clip_grad cuda_graph_impl enable_cuda_graph
     """.split()
 )
+_DTYPES = ("bf16", "fp16", "fp8", "fp8_recipe", "grad_reduce_in_fp32")
+_FP8_OPTION = "an option of fp8; weights are gathered in the dtype of the precision"
+_FP8_OPTIONS = re.compile(r"fp8_\w+|first_last_layers_bf16|num_layers_at_(?:start|end)_in_bf16|fp16_lm_cross_entropy")
 _INERT = frozenset(
     """
     rng rerun_state_machine scheduler logger log tokenizer profiling ft straggler nvrx_straggler tensor_inspect
@@ -57,7 +60,7 @@ _MODEL_NO_EFFECT = re.compile(
     r"perform_initialization|use_cpu_initialization|transformer_layer_spec|layer_spec|weight_decay|^lr$|min_lr|adam_|"
     r"sched|warmup|betas?$|logger|callbacks|enable_checkpointing|log_every|tokenizer|restore|resume|^name$|should_pad|"
     r"params_dtype|pipeline_dtype|autocast|grad_scale|loss_scale|calculate_per_token|distributed_backend|timeout|"
-    r"check_for_nan|average_in_collective|data_prefix|splits_string|num_workers|exit_|manual_gc|eval_|val_|limit_|"
+    r"check_for_nan|average_in_collective|gradient_as_bucket|ckpt_|data_prefix|splits_string|num_workers|exit_|manual_gc|eval_|val_|limit_|"
     r"accelerator|use_distributed_sampler|max_epochs|max_time|benchmark|num_sanity|skip_train|log_interval"
 )
 _MODEL_CLASS = re.compile(r"([A-Za-z]+?)(\d*)(MoE)?(?:ModelProvider|Config|Provider)(\d[\w]*)")
@@ -76,7 +79,7 @@ def from_nemo(config: Mapping[str, Any]) -> Imported:
     reader = Reader(flat(plain_mapping("the recipe", config)))
     target = str(reader.take("model.config._target_", "model._target_", default="")).rpartition(".")[2]
     reader.take("_target_")
-    arguments: dict[str, Any] = dict(_LLAMA) if target.startswith(("Llama", "Mistral")) else {}
+    arguments: dict[str, Any] = {}
     origin: dict[str, list[str]] = {}
     fields: dict[str, Any] = {"framework": "megatron-bridge"}
     _inverted(reader, arguments)
@@ -97,6 +100,8 @@ def from_nemo(config: Mapping[str, Any]) -> Imported:
             raise JobError(f"{first} is {show(arguments[argument])} but {name} is {show(value)}; correct one of them")
         arguments[argument] = value
         origin.setdefault(argument, []).append(name)
+    if target.startswith(("Llama", "Mistral")) and "num-layers" in arguments:
+        arguments = {**_LLAMA, **arguments}
     if "num-query-groups" in arguments:
         arguments["group-query-attention"] = True
     inner = from_megatron(arguments)
@@ -163,12 +168,14 @@ def _cluster(reader: Reader, fields: dict[str, Any]) -> None:
 def _precision(reader: Reader, arguments: dict[str, Any]) -> dict[str, Any]:
     """mixed_precision of Megatron-Bridge by name or as a mapping, else the precision of NeMo's trainer."""
     recipe = reader.text("mixed_precision")
-    plain = {n: reader.take(n, several=True) for n in reader.where(lambda n: n.startswith("mixed_precision."))}
-    plain = {name.removeprefix("mixed_precision."): value for name, value in plain.items()}
-    for name in reader.where(lambda n: n.rpartition(".")[2] in ("bf16", "fp16", "fp8", "grad_reduce_in_fp32")):
+    first = ("mixed_precision.", "trainer.plugins.")  # they decide over the same settings of model and ddp
+    names = reader.where(lambda n: n.rpartition(".")[2] in _DTYPES)
+    plain: dict[str, Any] = {}
+    for name in sorted(names, key=lambda n: not n.startswith(first)):
         value = reader.take(name)
         if value is not None:
             plain.setdefault(name.rpartition(".")[2], value)
+    reader.refuse(_FP8_OPTION, *reader.where(lambda n: _FP8_OPTIONS.fullmatch(n.rpartition(".")[2]) is not None))
     if recipe:
         found = re.fullmatch(r"(?:\w+_)?(bf16|fp16)(?:_with_fp8_(\w+))?_mixed", recipe[:100])
         if found is None or (found[2] and found[2] not in _RECIPES):
@@ -185,19 +192,25 @@ def _precision(reader: Reader, arguments: dict[str, Any]) -> dict[str, Any]:
         low = "bf16" if text.startswith("bf16") else "fp16"
         if amp or two or text == "bf16-true":
             arguments[low] = True
+            _reduction(plain, arguments)
             return {}
         return {"precision": f"amp-{low}"}
     if is_on(plain.get("bf16")) or is_on(plain.get("fp16")):
         arguments["bf16" if is_on(plain.get("bf16")) else "fp16"] = True
-        reduced = plain.get("grad_reduce_in_fp32")
-        if reduced is not None and not is_on(reduced):
-            arguments["grad-reduce-in-bf16"] = True
+        _reduction(plain, arguments)
         if is_on(plain.get("fp8")):
             arguments |= {"fp8-format": plain["fp8"], "fp8-recipe": plain.get("fp8_recipe", "delayed")}
         return {}
     if text not in ("", "32", "32-true"):
         reader.undecided["precision"] = f"trainer.precision {text} has no model here"
     return {"precision": FULL_PRECISION}
+
+
+def _reduction(settings: Mapping[str, Any], arguments: dict[str, Any]) -> None:
+    """Gradients are reduced in fp32 unless the recipe says otherwise."""
+    reduced = settings.get("grad_reduce_in_fp32")
+    if reduced is not None and not is_on(reduced):
+        arguments["grad-reduce-in-bf16"] = True
 
 
 def _model(target: str, fields: dict[str, Any], reader: Reader, arguments: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@
     bf16     FSDP               gathered in bf16 (MixedPrecision)       bf16-master
     bf16     DeepSpeed          bf16, fp32 copy in the optimizer        bf16-master
     fp16     the same three     the same, with loss scaling             amp-fp16, fp16-master, fp16-master
-    none     any                as loaded                               PyTorch's default for fp32, or bf16, fp16
+    none     any                as loaded                               torch-fp32, or bf16, fp16
 
 Sources: accelerate's FullyShardedDataParallelPlugin.set_mixed_precision and DeepSpeedPlugin.set_mixed_precision,
 Lightning's FSDPPrecision.mixed_precision_config.
@@ -16,10 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precision_time.job.precision import PRECISIONS
-
 DDP, FSDP, DEEPSPEED, MEGATRON = "DDP", "FSDP", "DeepSpeed", "Megatron-LM"
-FULL_PRECISION = "torch-fp32" if "torch-fp32" in PRECISIONS else "fp32"
+FULL_PRECISION = "torch-fp32"
 """What PyTorch does without a setting of precision."""
 
 

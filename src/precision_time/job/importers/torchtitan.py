@@ -9,6 +9,7 @@ from precision_time.checks import show, small_number
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
+from precision_time.job.importers.numerics import FULL_PRECISION
 from precision_time.job.importers.reader import Reader, flat
 from precision_time.reading import plain_mapping
 
@@ -27,7 +28,7 @@ _SCHEDULES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "single"}
 _FP8 = {"": "fp8", "tensorwise": "fp8", "rowwise": "fp8-rowwise", "rowwise_with_gw_hp": "fp8-rowwise"}
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": FULL_PRECISION}
 _NO_EFFECT = (
     "job", "profiling", "metrics", "lr_scheduler", "comm", "fault_tolerance", "validation", "debug",
     "memory_estimation", "optimizer.lr", "optimizer.beta", "optimizer.eps", "optimizer.weight_decay", "checkpoint",
@@ -139,7 +140,7 @@ def _batch(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) ->
 
 
 def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) -> None:
-    """FSDP casts weights as it gathers them (bf16-master), DDP runs autocast, tp or pp alone run in fp32."""
+    """FSDP casts weights as it gathers them (bf16-master), DDP runs autocast, tp or pp alone leave it out."""
     weights = str(reader.take("training.dtype", default="float32"))
     low = str(reader.take("training.mixed_precision_param", default="bfloat16"))
     reduce = str(reader.take("training.mixed_precision_reduce", default="float32"))
@@ -149,7 +150,7 @@ def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]
     elif sharded:
         fields |= {"precision": f"{_DTYPES.get(low, low)}-master", "communication_dtype": reduce}
     elif layout["tp"] > 1 or layout["pp"] > 1:
-        fields["precision"] = "fp32"
+        fields["precision"] = FULL_PRECISION
     else:
         fields["precision"] = f"amp-{_DTYPES.get(low, low)}"
     converters = reader.take("model.converters", default=[], several=True)
