@@ -339,6 +339,9 @@ def test_llm_foundry_settings() -> None:
     model = {"name": "hf_causal_lm", "pretrained_model_name_or_path": "gpt2", "peft_config": {"r": 8, "alpha": 1}}
     named = from_llm_foundry({"max_seq_len": 8, "model": model})
     assert (named.fields["model"], named.fields["model_config"]) == ("gpt2", {"lora": 8})
+    shared = {"name": "mpt_causal_lm", "attn_config": {"attn_type": "multiquery_attention", "attn_impl": "torch"}}
+    fields = from_llm_foundry({"max_seq_len": 8, "model": shared}).fields
+    assert (fields["model_config"]["kv_heads"], fields["attention"]) == (1, "math")
     looped = from_llm_foundry({"max_seq_len": "${a}", "a": "${b}", "b": "${a}", "max_duration": "1ba"})
     assert "is not set in the file" in looped.not_taken["max_seq_len"]
     for config, message in (
@@ -394,7 +397,8 @@ def test_models_of_recipes_by_their_class() -> None:
 
 def test_settings_of_precision_in_recipes() -> None:
     llama = "megatron.bridge.models.llama.Llama3Config8B"
-    found = nemo({"_target_": llama, "fp8": None, "fp8_recipe": "delayed", "fp8_margin": 0, "first_last_layers_bf16": True},
+    model = {"_target_": llama, "fp8": None, "fp8_recipe": "delayed", "fp8_margin": 0, "first_last_layers_bf16": True}
+    found = nemo(model,
                  mixed_precision={"bf16": True, "fp8": "hybrid", "fp8_recipe": "blockwise", "novel": 1})  # fmt: skip
     assert found.job_fields()["precision"] == "fp8-block", "mixed_precision decides over the model"
     assert found.not_taken["mixed_precision.novel"].startswith("not understood")
@@ -402,7 +406,8 @@ def test_settings_of_precision_in_recipes() -> None:
     two = from_nemo({
         "trainer": {"devices": 8, "num_nodes": 2, "plugins": {"precision": "bf16-mixed", "grad_reduce_in_fp32": False},
                     "strategy": {"tensor_model_parallel_size": 2, "ddp": {"grad_reduce_in_fp32": True}}},
-        "model": {"config": {"_target_": llama}}, "data": {"seq_length": 8192, "micro_batch_size": 1, "global_batch_size": 64},
+        "model": {"config": {"_target_": llama}},
+        "data": {"seq_length": 8192, "micro_batch_size": 1, "global_batch_size": 64},
     })  # fmt: skip
     fields = two.job_fields()
     assert (fields["model"], fields["precision"], fields["gpus"], fields["grad_accum"]) == (

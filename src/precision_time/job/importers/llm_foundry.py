@@ -136,7 +136,11 @@ def _model(reader: Reader, fields: dict[str, Any], length: int | None) -> None:
     fields["model_config"] = {**shape, "pos": positions, "tied_embeddings": int(tied), "norm": norm, "act": "gelu"}
     implementation = reader.text("model.attn_config.attn_impl", default="flash")
     fields["attention"] = _ATTENTIONS.get(implementation, "flash2")
-    reader.take("model.attn_config.attn_type")
+    kind = reader.text("model.attn_config.attn_type", default="multihead_attention")
+    if kind == "multiquery_attention":
+        fields["model_config"]["kv_heads"] = 1
+    elif kind not in ("multihead_attention", "grouped_query_attention"):
+        reader.undecided["model"] = f"attn_type {show(kind)} has no model here"
 
 
 def _batch(reader: Reader, fields: dict[str, Any]) -> int | None:
