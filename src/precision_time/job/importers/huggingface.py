@@ -14,6 +14,7 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.imported import Imported
+from precision_time.job.importers.merge import merged
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
@@ -132,8 +133,6 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
     )
     if nested is None:
         return imported
-    from precision_time.job.importers.merge import merged
-
     both = merged([("TrainingArguments", imported), ("its deepspeed", nested)])
     inner = {f"deepspeed.{name}": why for name, why in nested.not_taken.items()}
     taken = (*imported.taken, *(f"deepspeed.{name}" for name in nested.taken))
@@ -255,7 +254,7 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
     ):
         reader.undecided["precision"] = f"apex at {level.upper()} keeps half weights: fp16-master at O2, fp16 at O3"
     asked = "bf16" if bf16 else "fp16" if fp16 else "tf32" if tf32 else "no"
-    return Numerics(asked, f"{asked} true", bf16 or fp16, wrapper, DTYPES[kind])
+    return Numerics(asked, "" if asked == "no" else f"{asked} true", bf16 or fp16, wrapper, DTYPES[kind])
 
 
 def _step(reader: Reader, fields: dict[str, Any]) -> None:

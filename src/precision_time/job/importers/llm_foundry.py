@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_time.checks import LONGEST_TEXT, show
 from precision_time.errors import JobError, nearest
+from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.reader import Reader, flat
 from precision_time.reading import plain_mapping
@@ -154,8 +155,6 @@ def _batch(reader: Reader, fields: dict[str, Any]) -> int | None:
         fields["gpus"] = count
     each = reader.number("device_train_batch_size")
     if total is None and each is not None and text != "auto":
-        from precision_time.field_types import COUNT
-
         micro = COUNT("device_train_microbatch_size", text)
         if each % micro:
             raise JobError(f"device_train_batch_size {each} is no multiple of device_train_microbatch_size {micro}")
