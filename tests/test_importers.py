@@ -99,6 +99,9 @@ def test_megatron_s_precisions() -> None:
     assert "communication_dtype" not in fields_of("--grad-reduce-in-bf16")
     assert fields_of("--fp8-format hybrid")["precision"] == "fp8"
     assert fields_of("--fp8-format hybrid --fp8-recipe blockwise")["precision"] == "fp8-block"
+    with pytest.raises(JobError, match=r"precision .fp8-recipe 'new' has no model here"):
+        fields_of("--fp8-format hybrid --fp8-recipe new")
+    assert fields_of("--fp16-lm-cross-entropy --first-last-layers-bf16 --no-fp8-wgrad")["precision"] == "bf16-master"
     plain = LLAMA.replace("--bf16", "")
     assert from_megatron(plain).fields["precision"] == "torch-fp32"
     half = from_megatron(plain + "--fp16 --loss-scale 4096 --accumulate-allreduce-grads-in-fp32").fields
@@ -148,7 +151,8 @@ def test_megatron_s_defaults_and_overlaps() -> None:
     assert fields_of("--attention-backend unfused")["attention"] == "math"
     assert fields_of("--tokenizer-type NullTokenizer")["model_config"]["vocab"] == 128512, "one more, padded"
     assert fields_of("--optimizer sgd")["optimizer"] == "sgd"
-    assert "optimizer" not in fields_of("--optimizer muon")
+    with pytest.raises(JobError, match=r"optimizer 'muon' has no model here.; give --optimizer"):
+        fields_of("--optimizer muon")
     assert (
         from_megatron("--num-layers 4 --micro-batch-size 2").not_taken["the model"].startswith("its shape lacks hidden")
     )
@@ -240,6 +244,7 @@ def test_deepspeed_settings() -> None:
     assert deepspeed(fp16={"enabled": True, "loss_scale": 0}).loss_scale == "dynamic"
     assert deepspeed(fp16={"enabled": False}).precision == "torch-fp32"
     assert deepspeed(amp={"enabled": True}).precision == "amp-fp16"
+    assert deepspeed(amp={"enabled": True, "opt_level": "O3"}).precision == "fp16"
     assert deepspeed(activation_checkpointing={"partition_activations": True}).recompute == "full"
     assert deepspeed(activation_checkpointing={"partition_activations": False}).recompute == "none"
     assert deepspeed(tensor_parallel={"autotp_size": 4}).layout_spec.tp == 4
@@ -250,7 +255,8 @@ def test_deepspeed_settings() -> None:
     auto = from_deepspeed({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}})
     assert "batch_size" not in auto.fields
     assert "auto" in auto.not_taken["train_micro_batch_size_per_gpu"]
-    assert "optimizer" not in from_deepspeed({"optimizer": {"type": "OneBitAdam"}}).fields
+    with pytest.raises(JobError, match=r"optimizer.type 'OneBitAdam' has no model here.; give --optimizer"):
+        deepspeed(optimizer={"type": "OneBitAdam"})
     with pytest.raises(JobError, match="fp16 of the DeepSpeed config is 3; give a mapping"):
         deepspeed(fp16=3)
     with pytest.raises(JobError, match="global batch 250 of the DeepSpeed config is not a multiple of batch_size 4"):
@@ -303,6 +309,15 @@ def test_torchtitan_settings() -> None:
         ({"mode": "selective", "selective_ac_option": "2"}, "none"),
     ):  # fmt: skip
         assert titan(activation_checkpoint=given_ac).recompute == recompute
+    llama = {"name": "llama3", "flavor": "8B"}
+    for tables, message in (
+        ({"activation_checkpoint": {"mode": "memory_budget"}}, "recompute .activation_checkpoint.mode 'memory_budget'"),
+        ({"model": {**llama, "converters": ["mx"]}}, "precision .model.converters 'mx' has no model here"),
+        ({"model": {**llama, "converters": ["float8"]}, "float8": {"recipe_name": "new"}}, "recipe 'new' has no model"),
+        ({"training": {"seq_len": 8192, "fp4_weights": True}}, "training.fp4_weights True is not understood"),
+    ):  # fmt: skip
+        with pytest.raises(JobError, match=message):
+            titan(**tables)
     tiny = from_torchtitan({"model": {"name": "llama3", "flavor": "debugmodel"}})
     assert "model" not in tiny.fields
     assert (

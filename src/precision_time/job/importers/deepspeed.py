@@ -9,7 +9,7 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import MOST_GPUS, number, whole
 from precision_time.job.importers.imported import Imported
-from precision_time.job.importers.numerics import DEEPSPEED, Numerics
+from precision_time.job.importers.numerics import DEEPSPEED, FULL_PRECISION, Numerics
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
@@ -60,6 +60,7 @@ _NEWER = (
     "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states", "bf16.ddp_bf16",
     "fp16.fp16_master_weights_and_grads",)  # fmt: skip
 """Switches that change dtypes in a way that no precision describes."""
+_APEX = {"O0": FULL_PRECISION, "O1": "amp-fp16", "O2": "fp16-master", "O3": "fp16"}
 _AUTO = "is auto, which the program that reads it decides"
 
 
@@ -88,7 +89,7 @@ def from_deepspeed(config: Mapping[str, Any]) -> Imported:
         if str(name).lower() in OPTIMIZERS:
             fields["optimizer"] = OPTIMIZERS[str(name).lower()]
         else:
-            reader.not_taken[f"optimizer {name}"] = "no model of this optimizer; give --optimizer"
+            reader.undecided["optimizer"] = f"optimizer.type {show(name)} has no model here"
     _recomputation(reader, fields)
     least = layout.get("tp", 1) * layout.get("pp", 1) * layout.get("cp", 1)
     total = reader.number("train_batch_size")
@@ -138,7 +139,10 @@ def _numerics(reader: Reader, fields: dict[str, Any], auto: set[str]) -> Numeric
         asked = "fp16" if half else "bf16"
         return Numerics(asked, f"{asked}.enabled true", True, DEEPSPEED)
     if amp:
-        fields["precision"] = "fp16-master" if level == "O2" else "amp-fp16"
+        if level in _APEX:
+            fields["precision"] = _APEX[level]
+        else:
+            reader.undecided["precision"] = f"amp.opt_level {show(level)} is unknown"
         return Numerics("fp16", f"amp.enabled true, opt_level {level}", True, DEEPSPEED)
     waiting = [f"{name}.enabled" for name in ("fp16", "bf16") if f"{name}.enabled" in auto]
     if waiting:

@@ -21,6 +21,7 @@ _OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
 """Megatron's Adam decays weights as AdamW."""
 _CP_COMMS = {"p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather", "a2a": "all-to-all"}
 _FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "fp8-block"}
+_FP8_OPTIONS = ("fp8", "no-fp8", "first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16")
 _NO_EFFECT = (
     "lr", "min-lr", "weight-decay", "start-weight-decay", "end-weight-decay", "adam-", "sgd-", "init-method", "seed",
     "norm-epsilon", "layernorm-epsilon", "data-", "train-data", "valid-data", "test-data", "split", "tokenizer",
@@ -208,12 +209,15 @@ def _precision(reader: Reader, fields: dict[str, Any]) -> None:
     recipe = str(reader.take("fp8-recipe", default="delayed"))
     if reader.take("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3"):
         fields["precision"] = _FP8.get(recipe, "fp8")
-        if recipe == "mxfp8" or recipe not in _FP8:
-            reader.not_taken[f"fp8-recipe {recipe}"] = f"no model of its scaling; taken as {fields['precision']}"
+        if recipe == "mxfp8":
+            reader.not_taken["fp8-recipe mxfp8"] = "no model of its scaling; taken as fp8-block"
+        elif recipe not in _FP8:
+            reader.undecided["precision"] = f"fp8-recipe {show(recipe)} has no model here"
     reader.refuse(
         "an option of fp8; weights are gathered in the dtype of the precision",
-        *(n for n in tuple(reader.left) if n.startswith("fp8")),
+        *reader.where(lambda name: name.startswith(_FP8_OPTIONS)),
     )
+    reader.refuse("the loss is taken in fp32", "fp16-lm-cross-entropy")
     if fp16 and reader.take("loss-scale") is not None:
         fields["loss_scale"] = "static"
 
@@ -224,7 +228,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     if optimizer in _OPTIMIZERS:
         fields["optimizer"] = _OPTIMIZERS[optimizer]
     else:
-        reader.not_taken[f"optimizer {optimizer}"] = "no model of this optimizer; give --optimizer"
+        reader.undecided["optimizer"] = f"optimizer {show(optimizer)} has no model here"
     fields["clip_norm"] = reader.take("clip-grad", default=1.0)
     backend = str(reader.take("attention-backend", default="auto")).removeprefix("AttnBackend.")
     local = reader.take("transformer-impl") == "local"

@@ -160,6 +160,10 @@ def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]
         if "float8" in name and not name.endswith("grouped_mm.float8"):
             recipe = next(filter(None, recipes), "")
             fields["precision"] = _FP8.get(recipe, "fp8")
+            if recipe not in _FP8:
+                reader.undecided["precision"] = f"float8 recipe {show(recipe)} has no model here"
+        elif "mx" in name or "fp4" in name:
+            reader.undecided["precision"] = f"model.converters {show(name)} has no model here"
         else:
             reader.not_taken[f"model.converters {name}"] = "no model of this converter"
     unused = "goes with the float8 converter, in which communication stays in the reduced dtype"
@@ -195,7 +199,7 @@ def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
     chosen = "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns"
     reader.refuse("operators are not chosen one by one", chosen)
     if mode not in ("none", "full", "selective"):
-        reader.not_taken[f"activation_checkpoint.mode {show(mode)}"] = "taken as none"
+        reader.undecided["recompute"] = f"activation_checkpoint.mode {show(mode)} has no model here"
         mode = "none"
     if mode == "selective" and small_number(option) is not None:
         mode = "full" if option == "1" else "none"
