@@ -15,7 +15,7 @@ from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.importers import Imported, from_deepspeed, from_megatron, from_torchtitan, read_import
-from precision_time.job.importers.imported import NO_EFFECT
+from precision_time.job.importers.reader import NO_EFFECT
 from precision_time.job.importers.shell import arguments
 
 SCRIPT = r"""#!/bin/bash
@@ -74,7 +74,7 @@ def test_a_megatron_script() -> None:
     job = Job.from_dict(fields)
     assert job.layout == "tp=8,pp=16,dp=1,vpp=3,sp=1,zero=1"
     assert (job.clip_norm, job.layout_spec.overlap_grad_reduce) == (1.0, False)
-    assert imported.not_taken["foo-bar"] == "unknown here"
+    assert imported.not_taken["foo-bar"] == "not understood: may change the time of a step"
     assert imported.not_taken["context-parallel-size"] == "'$CP' is not set in the text"
     assert imported.not_taken["lr"] == imported.not_taken["save"] == NO_EFFECT
     assert any(note.startswith("foo-bar: ") for note in imported.notes())
@@ -99,8 +99,11 @@ def test_megatron_s_precisions() -> None:
     assert "communication_dtype" not in fields_of("--grad-reduce-in-bf16")
     assert fields_of("--fp8-format hybrid")["precision"] == "fp8"
     assert fields_of("--fp8-format hybrid --fp8-recipe blockwise")["precision"] == "fp8-block"
+    with pytest.raises(JobError, match=r"precision .fp8-recipe 'new' has no model here"):
+        fields_of("--fp8-format hybrid --fp8-recipe new")
+    assert fields_of("--fp16-lm-cross-entropy --first-last-layers-bf16 --no-fp8-wgrad")["precision"] == "bf16-master"
     plain = LLAMA.replace("--bf16", "")
-    assert from_megatron(plain).fields["precision"] == "fp32"
+    assert from_megatron(plain).fields["precision"] == "torch-fp32"
     half = from_megatron(plain + "--fp16 --loss-scale 4096 --accumulate-allreduce-grads-in-fp32").fields
     assert (half["precision"], half["loss_scale"], half["communication_dtype"]) == ("fp16-master", "static", "float32")
 
@@ -148,7 +151,8 @@ def test_megatron_s_defaults_and_overlaps() -> None:
     assert fields_of("--attention-backend unfused")["attention"] == "math"
     assert fields_of("--tokenizer-type NullTokenizer")["model_config"]["vocab"] == 128512, "one more, padded"
     assert fields_of("--optimizer sgd")["optimizer"] == "sgd"
-    assert "optimizer" not in fields_of("--optimizer muon")
+    with pytest.raises(JobError, match=r"optimizer 'muon' has no model here.; give --optimizer"):
+        fields_of("--optimizer muon")
     assert (
         from_megatron("--num-layers 4 --micro-batch-size 2").not_taken["the model"].startswith("its shape lacks hidden")
     )
@@ -216,7 +220,10 @@ def test_a_deepspeed_config() -> None:
     reasons = imported.not_taken
     assert reasons["zero_optimization.offload_optimizer"] == "offloading to cpu is not modelled"
     assert reasons["zero_optimization.zero_quantized_weights"] == "compressed communication is not modelled"
-    assert (reasons["steps_per_print"], reasons["something_new"]) == (NO_EFFECT, "unknown here")
+    assert (reasons["steps_per_print"], reasons["something_new"]) == (
+        NO_EFFECT,
+        "not understood: may change the time of a step",
+    )
 
 
 def deepspeed(**config: Any) -> Job:
@@ -235,8 +242,9 @@ def test_deepspeed_settings() -> None:
     assert deepspeed(fp16={"enabled": True}).precision == "fp16-master"
     assert deepspeed(fp16={"enabled": True, "loss_scale": 1024}).loss_scale == "static"
     assert deepspeed(fp16={"enabled": True, "loss_scale": 0}).loss_scale == "dynamic"
-    assert deepspeed(fp16={"enabled": False}).precision == "fp32"
+    assert deepspeed(fp16={"enabled": False}).precision == "torch-fp32"
     assert deepspeed(amp={"enabled": True}).precision == "amp-fp16"
+    assert deepspeed(amp={"enabled": True, "opt_level": "O3"}).precision == "fp16"
     assert deepspeed(activation_checkpointing={"partition_activations": True}).recompute == "full"
     assert deepspeed(activation_checkpointing={"partition_activations": False}).recompute == "none"
     assert deepspeed(tensor_parallel={"autotp_size": 4}).layout_spec.tp == 4
@@ -247,7 +255,8 @@ def test_deepspeed_settings() -> None:
     auto = from_deepspeed({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}})
     assert "batch_size" not in auto.fields
     assert "auto" in auto.not_taken["train_micro_batch_size_per_gpu"]
-    assert "optimizer" not in from_deepspeed({"optimizer": {"type": "OneBitAdam"}}).fields
+    with pytest.raises(JobError, match=r"optimizer.type 'OneBitAdam' has no model here.; give --optimizer"):
+        deepspeed(optimizer={"type": "OneBitAdam"})
     with pytest.raises(JobError, match="fp16 of the DeepSpeed config is 3; give a mapping"):
         deepspeed(fp16=3)
     with pytest.raises(JobError, match="global batch 250 of the DeepSpeed config is not a multiple of batch_size 4"):
@@ -288,7 +297,7 @@ def test_torchtitan_settings() -> None:
     )  # fmt: skip
     pipeline = titan(parallelism={"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "Interleaved1F1B"})
     assert (pipeline.layout, pipeline.batch_size, pipeline.grad_accum) == ("pp=4,dp=16,vpp=2,zero=3", 1, 8)
-    assert titan(training={"mixed_precision_param": "float32"}).precision == "fp32"
+    assert titan(training={"mixed_precision_param": "float32"}).precision == "torch-fp32"
     assert titan(training={"dtype": "bfloat16"}).precision == "bf16"
     rowwise = {"linear": {"float8": {"recipe_name": "rowwise"}}}
     assert titan(model={"name": "llama3", "flavor": "8B", "converters": ["quantize.linear.float8"]},
@@ -300,6 +309,15 @@ def test_torchtitan_settings() -> None:
         ({"mode": "selective", "selective_ac_option": "2"}, "none"),
     ):  # fmt: skip
         assert titan(activation_checkpoint=given_ac).recompute == recompute
+    llama = {"name": "llama3", "flavor": "8B"}
+    for tables, message in (
+        ({"activation_checkpoint": {"mode": "memory_budget"}}, "recompute .activation_checkpoint.mode 'memory_budget'"),
+        ({"model": {**llama, "converters": ["mx"]}}, "precision .model.converters 'mx' has no model here"),
+        ({"model": {**llama, "converters": ["float8"]}, "float8": {"recipe_name": "new"}}, "recipe 'new' has no model"),
+        ({"training": {"seq_len": 8192, "fp4_weights": True}}, "training.fp4_weights True is not understood"),
+    ):  # fmt: skip
+        with pytest.raises(JobError, match=message):
+            titan(**tables)
     tiny = from_torchtitan({"model": {"name": "llama3", "flavor": "debugmodel"}})
     assert "model" not in tiny.fields
     assert (
@@ -330,8 +348,8 @@ def test_files_are_recognised_by_what_they_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "hello", "is not recognised; give a launch script"),
-        ("a.json", '{"a": 1}', "is not recognised; give a launch script"),
+        ("a.txt", "hello", "is not recognised; give Hugging Face"),
+        ("a.json", '{"a": 1}', "with 'a' is not recognised; give Hugging Face"),
         ("a.json", "{", "not valid JSON at line 1"),
         ("a.cfg", '{"bf16": {"enabled": true}', "not valid JSON at line 1"),
         ("a.sh", 'torchrun x.py --num-layers 4 "', "no closing quotation; close the quote"),
@@ -363,7 +381,10 @@ def test_the_command_imports(
     printed = capsys.readouterr()
     job = json.loads(printed.out)["job"]
     assert (job["gpus"], job["grad_accum"], job["precision"], job["layout"]) == (16, 2, "bf16-master", "dp")
-    assert "note: a.sh (Megatron arguments), not taken: speed: unknown here" in printed.err
+    assert (
+        "note: a.sh (Megatron arguments), not taken: speed: not understood: may change the time of a step"
+        in printed.err
+    )
 
     assert main("predict over.yaml --import a.sh --json".split()) == 0
     job = json.loads(capsys.readouterr().out)["job"]

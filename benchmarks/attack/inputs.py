@@ -168,7 +168,7 @@ def python_arguments(source: random.Random, folder: Path) -> Input:
 
 
 def imports(source: random.Random, folder: Path) -> Input:
-    """A file of another program, damaged, under --import."""
+    """A file of another program, damaged, under --import; at times with a second file that is whole."""
     name, text = source.choice(samples.IMPORTS)
     if name.endswith(".json") and source.random() < 0.6:
         text = json.dumps(mutated(source, json.loads(text), True))
@@ -180,9 +180,13 @@ def imports(source: random.Random, folder: Path) -> Input:
         text = mutated_text(source, text)
     (folder / name).write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
     model = () if source.random() < 0.5 else ("gpt2",)
-    return Input(
-        "import", ("predict", *model, "--import", name, "--gpus", "16", "--gpu", "h100-80gb-sxm", *as_json(source))
-    )
+    names = ["--import", name]
+    if source.random() < 0.2:
+        second, whole = source.choice(samples.IMPORTS)
+        if second != name:
+            (folder / second).write_text(whole, encoding="utf-8")
+            names += ["--import", second]
+    return Input("import", ("predict", *model, *names, "--gpus", "16", "--gpu", "h100-80gb-sxm", *as_json(source)))
 
 
 def device_file(source: random.Random, folder: Path) -> Input:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from benchmarks.attack.import_files import FILES
+
 _DEEPSPEED = {
     "train_batch_size": 512, "gradient_accumulation_steps": 4, "bf16": {"enabled": True}, "gradient_clipping": 1.0,
     "zero_optimization": {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8},
@@ -43,7 +45,10 @@ pipeline_parallel_degree = 1
 mode = "selective"
 selective_ac_option = "op"
 """
-IMPORTS = (("ds_config.json", json.dumps(_DEEPSPEED)), ("pretrain.sh", _MEGATRON), ("config.toml", _TORCHTITAN))
+IMPORTS = (
+    ("ds_config.json", json.dumps(_DEEPSPEED)), ("pretrain.sh", _MEGATRON), ("config.toml", _TORCHTITAN),
+    *((name, text) for name, (text, _) in FILES.items()),
+)  # fmt: skip
 
 DEVICE: dict[str, Any] = {
     "gpus": {

@@ -157,8 +157,9 @@ def _add_job_sources(parser: Parser, cluster: bool = True) -> None:
         "--import",
         dest="imported",
         metavar="FILE",
-        help="take the job from another program's file: a Megatron script or arguments, a DeepSpeed JSON or a "
-        "torchtitan TOML; the job file and flags override it",
+        action="append",
+        help="take the job from another program's file: TrainingArguments, accelerate, Lightning, DeepSpeed, Megatron, "
+        "NeMo, torchtitan, llm-foundry, Axolotl or sbatch; may be repeated; the job file and flags override it",
     )
     if not cluster:
         return

@@ -97,7 +97,8 @@ def plan(options: Namespace) -> str:
         flags.pop(name, None)
     if options.layout not in (None, "auto"):
         flags["layout"] = options.layout
-    job = job_of(options.source, flags, options.imported, options.allow_code)
+    chosen = [name for name in _CHOSEN if getattr(options, name) is not None]
+    job = job_of(options.source, flags, options.imported, options.allow_code, chosen)
     check_outputs(options, [job])
     content, text = run(options, job)
     return _json(content) if options.json else text
@@ -322,8 +323,16 @@ def completion(shell: str) -> str:
     return str(shtab.complete(build_parser(for_completion=True), shell))
 
 
-def job_of(source: str | None, flags: dict[str, Any], imported: str | None = None, allow_code: bool = False) -> Job:
-    """The job of a model name or a job file: it overrides an imported file, and `flags` override both.
+def job_of(
+    source: str | None,
+    flags: dict[str, Any],
+    imported: list[str] | None = None,
+    allow_code: bool = False,
+    chosen: Iterable[str] = (),
+) -> Job:
+    """The job of a model name or a job file: it overrides imported files, and `flags` override both.
+
+    An imported file may leave the fields of `chosen` open: the command gives them values later.
 
     A model that is a Python file runs where the command line names it, or with `allow_code`.
     """
@@ -340,14 +349,14 @@ def job_of(source: str | None, flags: dict[str, Any], imported: str | None = Non
     if source is not None:
         fields = read_mapping(source) if from_file else {"model": source}
     if imported is not None:
-        fields = _import(imported, fields, flags)
+        fields = _import(imported, fields, flags, chosen)
         if "model" not in fields and "model" not in flags:
-            raise UsageError(f"file {imported!r} names no model; name one before --import")
+            raise UsageError(f"file {_files(imported)} names no model; name one before --import")
     if not from_file and imported is None:
         return Job.from_fields({**fields, **flags}, ALLOWED if allow_code else GIVEN)
     if "gpus" in flags and "gpus" not in fields:  # a layout without GPUs is checked against those of the flag
         fields["gpus"] = Job("any", gpus=flags["gpus"]).gpus
-    place = f"job file {(source if from_file else imported)!r}"
+    place = f"job file {source!r}" if from_file or imported is None else f"job file {_files(imported)}"
     given = "model" not in flags and source is not None and not from_file
     rule = ALLOWED if allow_code else GIVEN if given else CodeRule(place)
     try:
@@ -368,16 +377,27 @@ def _one_job(options: Namespace) -> Job:
     return job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported, options.allow_code)
 
 
-def _import(path: str, fields: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
-    """The fields of another program's file, overridden by `fields`; lists on stderr the settings not taken."""
-    from precision_time.job.importers import read_import
+def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], chosen: Iterable[str]) -> dict[str, Any]:
+    """The fields of other programs' files, overridden by `fields`; lists on stderr the settings not taken."""
+    from precision_time.job.importers import merged, read_imports
 
-    imported = read_import(path)
-    for text in imported.notes():
-        note(f"note: {path} ({imported.kind}), not taken: {text}")
+    files = read_imports(paths)
+    for path, imported in files:
+        for text in imported.notes():
+            note(f"note: {path} ({imported.kind}), not taken: {text}")
     deciding = {name: flags[name] for name in _DECIDING if name in flags}
-    merged = imported.job_fields({**fields, **deciding})
-    return {name: value for name, value in merged.items() if name not in deciding or name in fields}
+    together = merged(files)
+    try:
+        found = together.job_fields({**fields, **deciding}, {*flags, *chosen})
+    except JobError as error:
+        raise DataError(f"file {_files(paths)}: {error}") from error
+    if "gpus" not in {*together.fields, *fields, *flags, *chosen}:
+        note(f"note: no file says how many GPUs; {found['gpus']} taken, give --gpus")
+    return {name: value for name, value in found.items() if name not in deciding or name in fields}
+
+
+def _files(paths: list[str]) -> str:
+    return " and ".join(map(repr, paths))
 
 
 def _job_flags(options: Namespace) -> dict[str, Any]:

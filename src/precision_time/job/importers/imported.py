@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any
 
-from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT, GPUS, NODES
+from precision_time.job.importers.numerics import Numerics
+from precision_time.job.importers.reader import NO_EFFECT
 from precision_time.job.job import Job
 from precision_time.job.layout_parsing import parse_layout
-from precision_time.job.run import RUN_FIELDS
+from precision_time.job.run import LENGTHS, RUN_FIELDS
 
-NO_EFFECT = "does not change the time of a step"
-UNKNOWN = "unknown here"
 MOST_NOTES = 100
 """Most reasons, and names for each, in `Imported.notes`."""
 
@@ -24,11 +23,15 @@ MOST_NOTES = 100
 class Imported:
     """The settings of another program's file.
 
-    kind          what the file is: Megatron arguments, DeepSpeed config or torchtitan config
-    fields        job fields that need nothing else
+    kind          what the file is: Megatron arguments, DeepSpeed config ...
+    fields        job fields that the file states
     global_batch  samples per optimizer step in all; with the number of GPUs, and so dp, it decides grad_accum
     least_gpus    the product of the degrees, which is `gpus` where neither the file nor the user gives it
     not_taken     setting of the file -> why no job field has it
+    taken         settings of the file that job fields have
+    defaults      job fields that are defaults of the program; another file may state them
+    undecided     job field -> why the file leaves it open; it has to come from another file or the user
+    numerics      what the file says about mixed precision, where other files may add to it
     """
 
     kind: str
@@ -36,23 +39,33 @@ class Imported:
     global_batch: int | None = None
     least_gpus: int = 1
     not_taken: Mapping[str, str] = dataclass_field(default_factory=dict)
+    taken: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = dataclass_field(default_factory=dict)
+    undecided: Mapping[str, str] = dataclass_field(default_factory=dict)
+    numerics: Numerics | None = None
 
-    def job_fields(self, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def job_fields(self, overrides: Mapping[str, Any] | None = None, chosen: Collection[str] = ()) -> dict[str, Any]:
         """All job fields: those of the file, replaced by `overrides`, and grad_accum from the global batch.
 
         A model in `overrides` replaces the file's model and shape; input sizes and `model_config` are merged key by
-        key. Raises JobError where the global batch is not a multiple of batch_size x dp.
+        key. Raises JobError where the global batch is not a multiple of batch_size x dp, and where a field is left open
+        that neither `overrides` nor `chosen`, the names of fields that get their value later, has.
         """
         replaced = {key.replace("-", "_"): value for key, value in (overrides or {}).items() if value is not None}
-        fields = {key: value for key, value in self.fields.items() if key not in replaced}
+        self._check_decided({*replaced, *chosen})
+        precision = {} if self.numerics is None else self.numerics.job_fields()
+        stated = {**self.defaults, **precision, **self.fields}
+        if {"precision", "schedule"} & set(replaced):
+            stated.pop("precision", None)
+        fields = {key: value for key, value in stated.items() if key not in replaced}
         if "model" in replaced:
             fields.pop("model_config", None)
         if "run" in replaced or set(RUN_FIELDS) & set(replaced):
             fields.pop("run", None)
         for name in ("input", "model_config"):
-            if name in replaced and name in self.fields and (name == "input" or "model" not in replaced):
+            if name in replaced and name in stated and (name == "input" or "model" not in replaced):
                 merged = getattr(Job("any", **{name: replaced[name]}), name)
-                replaced = {**replaced, name: {**self.fields[name], **merged}}
+                replaced = {**replaced, name: {**stated[name], **merged}}
         if "gpus" in replaced:
             fields.pop("nodes", None)
         fields = {**fields, **replaced}
@@ -60,6 +73,29 @@ class Imported:
         if self.global_batch is not None:
             self._settle_batch(fields)
         return fields
+
+    def named(self, kind: str, not_taken: Mapping[str, str], taken: tuple[str, ...]) -> Imported:
+        """The same with other names of its settings."""
+        return replace(self, kind=kind, not_taken=not_taken, taken=taken)
+
+    def _check_decided(self, names: Collection[str]) -> None:
+        """Raises JobError for the fields that the file leaves open, apart from those called `names`."""
+        undecided = dict(self.undecided)
+        if self.numerics is not None and not self.numerics.job_fields():
+            undecided.setdefault("precision", self.numerics.doubt)
+        given = {*names, *(("precision",) if "schedule" in names else ())}
+        if given & set(LENGTHS):
+            given.update(LENGTHS)
+        if "batch_size" in given and "grad_accum" in given:
+            given.add("global_batch")
+        fields = [name for name in undecided if name not in given]
+        if fields:
+            reasons = ", ".join(f"{name} ({undecided[name]})" for name in fields)
+            known = [name for name in fields if name != "global_batch"] or ["batch_size", "grad_accum"]
+            flags = " ".join(f"--{name.replace('_', '-')}" for name in known)
+            raise JobError(
+                f"{self.kind} does not decide {reasons}; give {flags}, or the file that decides it by --import"
+            )
 
     def _settle_batch(self, fields: dict[str, Any]) -> None:
         """Sets batch_size or grad_accum, whichever is missing, from the global batch and dp."""
@@ -96,59 +132,3 @@ def _listed(names: list[str]) -> str:
 
 def _nodes(fields: Mapping[str, Any]) -> int | None:
     return None if fields.get("nodes") is None else NODES("nodes", fields["nodes"])
-
-
-class Reader:
-    """Takes settings out of a flat mapping one by one; those left over get a reason why they were not taken."""
-
-    def __init__(self, values: Mapping[str, Any], auto: bool = False) -> None:
-        """`auto`: whether the value "auto" means that another program fills it in (DeepSpeed under HF Trainer)."""
-        self.left = dict(values)
-        self._auto = auto
-        self.not_taken: dict[str, str] = {}
-
-    def take(self, *names: str, default: Any = None, several: bool = False) -> Any:
-        """The value of the first of `names` that is set; all of them are taken. None is not set.
-
-        Raises JobError for a list or a mapping, unless the setting may have `several` values.
-        """
-        result = default
-        for name in reversed(names):
-            value = self.left.pop(name, None)
-            if isinstance(value, (list, tuple, Mapping)) and not several:
-                raise JobError(f"{name} is {show(value)}; give a single value")
-            if self._auto and isinstance(value, str) and value.strip().lower() == "auto":
-                self.not_taken[name] = "is auto, decided by the program that reads it; give it as a flag"
-            elif value is not None:
-                result = value
-        return result
-
-    def number(self, *names: str, default: int | None = None) -> int | None:
-        """The same for a whole number of at least 1. Raises JobError, with the file's name of it, for anything else."""
-        value = self.take(*names)
-        return default if value is None else COUNT(names[0], value)
-
-    def on(self, *names: str) -> bool:
-        """Whether a switch is set and on."""
-        return is_on(self.take(*names))
-
-    def refuse(self, reason: str, *names: str) -> None:
-        """Mark those of `names` that are set as not taken, for this reason."""
-        for name in names:
-            if name in self.left:
-                del self.left[name]
-                self.not_taken[name] = reason
-
-    def finish(self, unimportant: tuple[str, ...]) -> dict[str, str]:
-        """All settings not taken, with the reason; names that start with one of `unimportant` change no time."""
-        for name in self.left:
-            harmless = name.startswith(unimportant)
-            self.not_taken.setdefault(name, NO_EFFECT if harmless else UNKNOWN)
-        return self.not_taken
-
-
-def is_on(value: Any) -> bool:
-    """Whether the value of a switch means on: true, 1, or a flag without a value."""
-    if isinstance(value, str):
-        return value.strip().lower() not in ("", "false", "0", "no", "off", "none")
-    return bool(value)

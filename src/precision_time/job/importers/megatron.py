@@ -8,9 +8,11 @@ from typing import Any
 from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
-from precision_time.job.importers.imported import NO_EFFECT, Imported, Reader, is_on
+from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.megatron_model import model_config
-from precision_time.job.importers.shell import arguments
+from precision_time.job.importers.numerics import FULL_PRECISION
+from precision_time.job.importers.reader import NO_EFFECT, Reader, is_on
+from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.reading import plain_mapping
 
 KIND = "Megatron arguments"
@@ -19,6 +21,7 @@ _OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
 """Megatron's Adam decays weights as AdamW."""
 _CP_COMMS = {"p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather", "a2a": "all-to-all"}
 _FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "fp8-block"}
+_FP8_OPTIONS = ("fp8", "no-fp8", "first-last-layers-bf16", "num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16")
 _NO_EFFECT = (
     "lr", "min-lr", "weight-decay", "start-weight-decay", "end-weight-decay", "adam-", "sgd-", "init-method", "seed",
     "norm-epsilon", "layernorm-epsilon", "data-", "train-data", "valid-data", "test-data", "split", "tokenizer",
@@ -27,11 +30,20 @@ _NO_EFFECT = (
     "no-create-attention-mask", "override-opt", "use-checkpoint", "finetune", "initial-loss-scale", "min-loss-scale",
     "loss-scale-window", "hysteresis", "moe-aux-loss", "moe-z-loss", "moe-router-load-balancing", "moe-router-score",
     "moe-router-enable", "moe-router-bias", "moe-token-drop-policy", "clone-", "manual-gc", "ddp-bucket", "ddp-num",
-    "use-mcore-models", "job-name", "reset-", "nccl-", "enable-", "check-for-nan", "no-check-for-nan",
+    "use-mcore-models", "job-name", "reset-", "nccl-", "check-for-nan", "no-check-for-nan",
     "num-dataset-builder", "max-restarts", "monitor-interval", "tee", "no-initialization", "use-dist-ckpt",
     "dist-ckpt", "auto-detect-ckpt", "async-save", "mid-level", "rampup", "override-", "train-sync", "cross-entropy",
     "local-rank", "module", "role", "run-path", "no-python", "attention-softmax-in-fp32",
 )  # fmt: skip
+_SWITCHES = frozenset(
+    """
+    bf16 fp16 sequence-parallel use-distributed-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
+    swiglu group-query-attention multi-latent-attention disable-bias-linear untie-embeddings-and-output-weights
+    qk-layernorm recompute-activations use-flash-attn
+    use-torch-fsdp2 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
+    """.split()
+)
+"""Arguments without a value; what follows one in a script belongs to another."""
 _FUSIONS = (
     "overlap-", "delay-", "align-", "tp-comm-", "no-overlap", "defer-", "microbatch-group", "moe-grouped",
     "moe-permute",
@@ -46,13 +58,12 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     Defaults are Megatron-LM's. The number of GPUs is nproc-per-node x nnodes where torchrun's flags are given. Raises
     JobError for an invalid value; unknown flags are reported in `not_taken` and are no error.
     """
-    reader = Reader(
-        _plain(arguments(settings) if isinstance(settings, str) else plain_mapping("the settings", settings))
-    )
+    given = arguments(settings) if isinstance(settings, str) else plain_mapping("the settings", settings)
+    reader = Reader(_plain(given), switches=True)
     _leave_unset(reader)
     layout = _layout(reader)
     tp, pp, cp = (int(layout.get(name, 1)) for name in ("tp", "pp", "cp"))
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"framework": "megatron"}
     config = model_config(reader, tp)
     if {"layers", "hidden", "heads"} <= set(config):
         fields |= {"model": "gpt", "model_config": config}
@@ -79,22 +90,30 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     total = reader.number("global-batch-size")
     if total is None:
         fields["grad_accum"] = 1  # Megatron's default: one micro-batch for each replica
-    return Imported(KIND, fields, total, tp * pp * cp, reader.finish(_NO_EFFECT))
+    not_taken = reader.finish(_NO_EFFECT)
+    return Imported(KIND, fields, total, tp * pp * cp, not_taken, reader.taken, undecided=reader.undecided)
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Argument names without leading dashes, with hyphens for underscores; nested tables flattened."""
-    flat: dict[str, Any] = {}
+    """Argument names without leading dashes, with hyphens for underscores; nested tables flattened.
+
+    Raises JobError for an argument that has two values.
+    """
+    result: dict[str, Any] = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _plain(value)
-        elif value is not False:
-            flat[str(key).strip().lstrip("-").replace("_", "-")] = value
-    return flat
+        name = str(key).strip().lstrip("-").replace("_", "-")
+        for argument, each in (_plain(value) if isinstance(value, Mapping) and value else {name: value}).items():
+            if argument in result and str(result[argument]) != str(each):
+                raise JobError(f"{argument} is given as {show(result[argument])} and {show(each)}; keep one of them")
+            result[argument] = each
+    return result
 
 
 def _leave_unset(reader: Reader) -> None:
-    """Arguments whose value is a shell variable that the text does not set."""
+    """Arguments whose value is a shell variable that the text does not set; switches have none, and stay on."""
+    for name, value in unset_variables(reader.left, _SWITCHES):
+        reader.left[name] = True
+        reader.not_taken[f"the arguments {value} after {name}"] = "are not set in the text"
     for name, value in list(reader.left.items()):
         if isinstance(value, str) and "$" in value:
             reader.refuse(NO_EFFECT if name.startswith(_NO_EFFECT) else f"{show(value)} is not set in the text", name)
@@ -181,21 +200,24 @@ def _pipeline(
 
 def _precision(reader: Reader, fields: dict[str, Any]) -> None:
     """Half weights with an fp32 copy. bf16 gradients are accumulated and reduced in fp32 unless grad-reduce-in-bf16."""
-    bf16, fp16 = reader.on("bf16"), reader.on("fp16")
+    bf16, fp16 = reader.switch("bf16"), reader.switch("fp16")
     in_fp32 = reader.on("accumulate-allreduce-grads-in-fp32")
     in_bf16 = reader.on("grad-reduce-in-bf16")
-    fields["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else "fp32"
+    fields["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else FULL_PRECISION
     if (bf16 and not in_bf16) or (fp16 and in_fp32):
         fields["communication_dtype"] = "float32"
     recipe = str(reader.take("fp8-recipe", default="delayed"))
     if reader.take("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3"):
         fields["precision"] = _FP8.get(recipe, "fp8")
-        if recipe == "mxfp8" or recipe not in _FP8:
-            reader.not_taken[f"fp8-recipe {recipe}"] = f"no model of its scaling; taken as {fields['precision']}"
+        if recipe == "mxfp8":
+            reader.not_taken["fp8-recipe mxfp8"] = "no model of its scaling; taken as fp8-block"
+        elif recipe not in _FP8:
+            reader.undecided["precision"] = f"fp8-recipe {show(recipe)} has no model here"
     reader.refuse(
         "an option of fp8; weights are gathered in the dtype of the precision",
-        *(n for n in tuple(reader.left) if n.startswith("fp8")),
+        *reader.where(lambda name: name.startswith(_FP8_OPTIONS)),
     )
+    reader.refuse("the loss is taken in fp32", "fp16-lm-cross-entropy")
     if fp16 and reader.take("loss-scale") is not None:
         fields["loss_scale"] = "static"
 
@@ -206,7 +228,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     if optimizer in _OPTIMIZERS:
         fields["optimizer"] = _OPTIMIZERS[optimizer]
     else:
-        reader.not_taken[f"optimizer {optimizer}"] = "no model of this optimizer; give --optimizer"
+        reader.undecided["optimizer"] = f"optimizer {show(optimizer)} has no model here"
     fields["clip_norm"] = reader.take("clip-grad", default=1.0)
     backend = str(reader.take("attention-backend", default="auto")).removeprefix("AttnBackend.")
     local = reader.take("transformer-impl") == "local"

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from precision_time.field_types import SHARE, number
-from precision_time.job.importers.imported import NO_EFFECT, Reader
+from precision_time.job.importers.reader import NO_EFFECT, Reader
 
 _POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none"}
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from precision_time.checks import show
 from precision_time.errors import DataError
 
 LONGEST_TEXT, LONGEST_TOKEN = 256 * 2**10, 64 * 2**10
@@ -18,26 +21,36 @@ _ENDS = (
     "deepspeed",
 )  # fmt: skip
 """Tokens after which a flag has no more values: ends of commands, and names of programs."""
+_COMMAND = re.compile(
+    r"^(?=[ \t]*(?:echo|wait|exit|date|sleep|cd|module|source|export|set|mkdir|conda)\b)", re.MULTILINE
+)
+"""Beginning of a line with a usual command, before which the values of a flag end."""
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
 
 
-def arguments(text: str) -> dict[str, str | bool]:
+def arguments(text: str, known: Mapping[str, str] | None = None) -> dict[str, str | bool]:
     """Flag name, without leading dashes, -> its values joined by spaces; True for a flag without a value.
 
     Reads plain commands, arrays (ARGS=(...)), arguments in quoted variables (ARGS="--a 1 --b 2") and variables that the
-    text sets; nothing is run. The last value of a repeated flag counts. Raises DataError for an unclosed quote.
+    text sets or `known` has; nothing is run. The last value of a repeated flag counts. Raises DataError for an unclosed
+    quote.
     """
     if len(text) > LONGEST_TEXT:
         raise DataError(f"the arguments have more than {LONGEST_TEXT:,} characters; give the script alone")
-    variables: dict[str, str] = {}
+    variables: dict[str, str] = dict(known or {})
     flags: dict[str, list[str]] = {}
     values: list[str] = []
-    for token in _flags_of(_split(text.replace("\\\n", " "), comments=True), variables):
+    for token in _flags_of(_split(_COMMAND.sub(" ; ", text.replace("\\\n", " ")), comments=True), variables):
         if _FLAG.fullmatch(name := token.partition("=")[0]):
             values = flags[name[2:].replace("_", "-")] = [token.partition("=")[2]] if "=" in token else []
         else:
             values.append(token)
     return {flag: " ".join(values) if values else True for flag, values in flags.items()}
+
+
+def unset_variables(flags: Mapping[str, Any], switches: Collection[str]) -> list[tuple[str, str]]:
+    """The flags of `switches` that variables follow which the text does not set, as in `--bf16 $MORE`; and those."""
+    return [(name, show(flags[name])) for name in flags if name in switches and "$" in str(flags[name])]
 
 
 def _split(text: str, comments: bool = False) -> list[str]:

@@ -8,7 +8,9 @@ from typing import Any
 from precision_time.checks import show, small_number
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
-from precision_time.job.importers.imported import Imported, Reader
+from precision_time.job.importers.imported import Imported
+from precision_time.job.importers.numerics import FULL_PRECISION
+from precision_time.job.importers.reader import Reader, flat
 from precision_time.reading import plain_mapping
 
 KIND = "torchtitan config"
@@ -26,20 +28,21 @@ _SCHEDULES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "single"}
 _FP8 = {"": "fp8", "tensorwise": "fp8", "rowwise": "fp8-rowwise", "rowwise_with_gw_hp": "fp8-rowwise"}
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": FULL_PRECISION}
 _NO_EFFECT = (
     "job", "profiling", "metrics", "lr_scheduler", "comm", "fault_tolerance", "validation", "debug",
-    "memory_estimation", "optimizer", "checkpoint", "model.tokenizer", "model.hf_assets", "model.print",
+    "memory_estimation", "optimizer.lr", "optimizer.beta", "optimizer.eps", "optimizer.weight_decay", "checkpoint",
+    "model.tokenizer", "model.hf_assets", "model.print",
     "training.dataset_path", "training.seed", "training.deterministic", "training.gc_", "training.warmup",
-    "training.data_parallel", "training.debug", "compile", "activation_checkpoint.early_stop",
+    "training.debug", "compile.components", "compile.backend", "compile.enable", "activation_checkpoint.early_stop",
     "activation_checkpoint.preserve", "activation_checkpoint.determinism",
 )  # fmt: skip
 
 
 def from_torchtitan(config: Mapping[str, Any]) -> Imported:
     """The job fields of a torchtitan config. Raises JobError for an invalid value."""
-    reader = Reader(_flat(plain_mapping("the config", config)))
-    fields: dict[str, Any] = {}
+    reader = Reader(flat(plain_mapping("the config", config)))
+    fields: dict[str, Any] = {"framework": "torchtitan"}
     layout, least = _layout(reader)
     fields["layout"] = layout
     _model(reader, fields)
@@ -49,15 +52,8 @@ def from_torchtitan(config: Mapping[str, Any]) -> Imported:
     _precision(reader, fields, layout)
     _step(reader, fields)
     _recompute(reader, fields)
-    return Imported(KIND, fields, total, least, reader.finish(_NO_EFFECT))
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables with dotted keys: `seq_len` of `[training]` becomes training.seq_len."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+    not_taken = reader.finish(_NO_EFFECT)
+    return Imported(KIND, fields, total, least, not_taken, reader.taken, undecided=reader.undecided)
 
 
 def _model(reader: Reader, fields: dict[str, Any]) -> None:
@@ -144,7 +140,7 @@ def _batch(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) ->
 
 
 def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) -> None:
-    """FSDP casts weights as it gathers them (bf16-master), DDP runs autocast, tp or pp alone run in fp32."""
+    """FSDP casts weights as it gathers them (bf16-master), DDP runs autocast, tp or pp alone leave it out."""
     weights = str(reader.take("training.dtype", default="float32"))
     low = str(reader.take("training.mixed_precision_param", default="bfloat16"))
     reduce = str(reader.take("training.mixed_precision_reduce", default="float32"))
@@ -154,7 +150,7 @@ def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]
     elif sharded:
         fields |= {"precision": f"{_DTYPES.get(low, low)}-master", "communication_dtype": reduce}
     elif layout["tp"] > 1 or layout["pp"] > 1:
-        fields["precision"] = "fp32"
+        fields["precision"] = FULL_PRECISION
     else:
         fields["precision"] = f"amp-{_DTYPES.get(low, low)}"
     converters = reader.take("model.converters", default=[], several=True)
@@ -164,6 +160,10 @@ def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]
         if "float8" in name and not name.endswith("grouped_mm.float8"):
             recipe = next(filter(None, recipes), "")
             fields["precision"] = _FP8.get(recipe, "fp8")
+            if recipe not in _FP8:
+                reader.undecided["precision"] = f"float8 recipe {show(recipe)} has no model here"
+        elif "mx" in name or "fp4" in name:
+            reader.undecided["precision"] = f"model.converters {show(name)} has no model here"
         else:
             reader.not_taken[f"model.converters {name}"] = "no model of this converter"
     unused = "goes with the float8 converter, in which communication stays in the reduced dtype"
@@ -199,7 +199,7 @@ def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
     chosen = "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns"
     reader.refuse("operators are not chosen one by one", chosen)
     if mode not in ("none", "full", "selective"):
-        reader.not_taken[f"activation_checkpoint.mode {show(mode)}"] = "taken as none"
+        reader.undecided["recompute"] = f"activation_checkpoint.mode {show(mode)} has no model here"
         mode = "none"
     if mode == "selective" and small_number(option) is not None:
         mode = "full" if option == "1" else "none"
@@ -207,8 +207,4 @@ def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
             reader.not_taken["activation_checkpoint.selective_ac_option"] = (
                 f"every {option}nd or later layer is checkpointed; give --recompute full --recompute-layers N"
             )
-    elif mode == "selective":
-        reader.not_taken["activation_checkpoint.selective_ac_option"] = (
-            "chooses operators; taken as recompute selective, which repeats those inside attention"
-        )
     fields["recompute"] = mode
