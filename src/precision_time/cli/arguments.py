@@ -14,12 +14,14 @@ VERIFY_PRECISIONS = "fp32,amp-bf16"
 FILE_FLAGS = frozenset(
     """
     source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
-    empty_cache state
+    empty_cache state file
     """.split()
 )
 """Flags and arguments whose value is a file or folder, for completion."""
 _ALLOW_CODE = frozenset(
-    "predict compare plan layouts walltime evaluate stagger search calibrate measure verify train".split()
+    """
+    predict compare plan layouts walltime slurm kubernetes evaluate stagger search calibrate measure verify train
+    """.split()
 )
 """Commands that read jobs from files."""
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
@@ -130,6 +132,17 @@ def _walltime(parser: Parser, complete: bool) -> None:
         choices=formats if complete else None,
         help=f"whose clock: {', '.join(formats)} (default seconds)",
     )
+    _add_job_flags(parser, complete)
+    _add_job_sources(parser)
+
+
+def _limits(parser: Parser, complete: bool) -> None:
+    parser.add_argument("file", metavar="FILE", help="the script or manifest")
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE + ", where the file names no model")
+    parser.add_argument(
+        "--confidence", metavar="P", default="0.95", help="probability of ending in time (default 0.95)"
+    )
+    parser.add_argument("--rewrite", action="store_true", help="write the time limit that is needed into the file")
     _add_job_flags(parser, complete)
     _add_job_sources(parser)
 
@@ -389,6 +402,8 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "plan": _plan,
     "layouts": _layouts,
     "walltime": _walltime,
+    "slurm": _limits,
+    "kubernetes": _limits,
     "evaluate": _evaluate,
     "stagger": _stagger,
     "search": _search,

@@ -118,6 +118,26 @@ def walltime(options: Namespace) -> str:
     return _json(content) if options.json else text
 
 
+def slurm(options: Namespace) -> str:
+    return _limits(options, "slurm")
+
+
+def kubernetes(options: Namespace) -> str:
+    return _limits(options, "kubernetes")
+
+
+def _limits(options: Namespace, kind: str) -> str:
+    from precision_time.cli.planning import limits as run
+    from precision_time.plan.time_limits import job_fields
+
+    options.imported = [options.file, *(options.imported or [])]
+    found = job_fields(kind, options.file)
+    if options.gpu is None:
+        options.gpu = found.get("gpu")
+    content, text = run(options, kind, _one_job(options))
+    return _json(content) if options.json else text
+
+
 def evaluate(options: Namespace) -> str:
     from precision_time.cli.evaluation import evaluate as run
 

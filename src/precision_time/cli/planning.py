@@ -90,6 +90,21 @@ def layouts(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
     return found.to_dict(), found.text(shown)
 
 
+def limits(options: Namespace, kind: str, job: Job) -> tuple[dict[str, Any], str]:
+    """For JSON, and as text; writes the limit into the file where that is asked for."""
+    from precision_time.plan import time_limits
+    from precision_time.prediction import predict
+
+    slurm = kind == time_limits.SLURM
+    check = time_limits.check_slurm if slurm else time_limits.check_manifest
+    checked = check(options.file, predict(job), options.confidence)
+    if options.rewrite:
+        rewrite = time_limits.rewrite_slurm if slurm else time_limits.rewrite_manifest
+        rewrite(options.file, checked.needed)
+        note(f"limit written into {options.file}")
+    return checked.to_dict(), str(checked)
+
+
 def walltime(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
     """For JSON, and the lines to paste."""
     from precision_time.plan.walltime import time_limit

@@ -51,6 +51,8 @@ class NodeResources:
         parts = set(re.findall(r"[a-z]+\d*[a-z]*|\d+[a-z]*", hyphenated))
         if self.gpu_memory_bytes and not any(re.fullmatch(r"\d+gb", part) for part in parts):
             parts.add(f"{round(self.gpu_memory_bytes / 2**30)}gb")
+        if "hbm3" in parts:  # nvidia-h100-80gb-hbm3; the PCIe card has HBM2e
+            parts.add("sxm")
         fits = [name for name in known if all(_matches(parts, part) for part in name.split("-"))]
         best = [name for name in fits if len(name.split("-")) == max(len(f.split("-")) for f in fits)]
         if len(best) != 1:

@@ -17,6 +17,7 @@ knows not how a candidate is predicted (`prediction`), nor how an answer is prin
 | how long and how dear is a run on spot? | `spot`, `spot_options` |
 | what should be measured first? | `worth` |
 | how long may the scheduler let it run? | `walltime` |
+| is the limit in its script or manifest long enough? | `time_limits` |
 """
 
 from precision_time.plan.goal import Goal

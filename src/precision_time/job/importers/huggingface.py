@@ -35,12 +35,11 @@ SWITCHES = frozenset("bf16 fp16 tf32 gradient-checkpointing torch-compile do-tra
 OPTIMIZERS: dict[str, tuple[str, str]] = {
     "adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"), "adamw_hf": ("adamw", "single"),
     "adamw_apex_fused": ("adamw", "fused"), "sgd": ("sgd", "foreach"), "adagrad": ("adagrad", "foreach"),
-    "rmsprop": ("rmsprop", "foreach"),
+    "rmsprop": ("rmsprop", "foreach"), "adafactor": ("adafactor", "single"), "lion_32bit": ("lion", "fused"),
+    "adamw_8bit": ("adamw-8bit", "fused"), "adamw_bnb_8bit": ("adamw-8bit", "fused"),
+    "paged_adamw_8bit": ("adamw-8bit", "fused"),
 }  # fmt: skip
-_SMALL_STATES = (
-    "adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw", "paged_adamw_32bit", "adamw_anyprecision",
-    "adamw_torch_8bit", "adamw_torch_4bit",
-)  # fmt: skip
+_SMALL_STATES = ("paged_adamw", "paged_adamw_32bit", "adamw_anyprecision", "adamw_torch_8bit", "adamw_torch_4bit")
 ATTENTIONS = {
     "flash_attention_2": "flash2", "flash_attention_3": "flash", "sdpa": "flash", "flex_attention": "triton",
     "eager": "math",

@@ -127,7 +127,7 @@ def _rest(reader: Reader, prefix: str) -> dict[str, str]:
     limit = reader.take(f"{prefix}time")
     if limit is not None:
         reader.not_taken[f"{prefix}time"] = (
-            f"the limit {show(limit)} does not change the time of a step; compare it with precision-time walltime"
+            f"the limit {show(limit)} does not change the time of a step; `precision-time slurm` checks it"
         )
     names = (prefix + each for each in _SLURM_NO_EFFECT)
     constraint = reader.where(lambda name: name == f"{prefix}constraint")

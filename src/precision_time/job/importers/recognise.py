@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from precision_time.job.importers.launch import (
 )
 from precision_time.job.importers.lightning import from_lightning
 from precision_time.job.importers.llm_foundry import from_llm_foundry
+from precision_time.job.importers.manifest import is_manifest, read_manifest
 from precision_time.job.importers.megatron import KIND as MEGATRON
 from precision_time.job.importers.megatron import from_megatron
 from precision_time.job.importers.merge import merged
@@ -49,7 +51,8 @@ _SWITCHES = ("fp16", "bf16")
 """Sections of a DeepSpeed config, and switches of other programs."""
 FORMATS = (
     "Hugging Face TrainingArguments, an accelerate, LightningCLI, DeepSpeed, torchtitan, llm-foundry or Axolotl "
-    "config, a NeMo or Megatron-Bridge recipe, Megatron arguments, or an sbatch script or launch command"
+    "config, a NeMo or Megatron-Bridge recipe, Megatron arguments, a manifest of Kubernetes, or an sbatch script or "
+    "launch command"
 )
 MOST_FILES = 16
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -125,6 +128,20 @@ def _of_text(text: str) -> Imported | None:
     elif program:
         parts.append(("the arguments", _unknown(program)))
     return merged(parts) if parts else None
+
+
+def _of_manifest(content: Mapping[str, Any]) -> Imported:
+    """GPUs and nodes of a manifest, with what its command says."""
+    manifest = read_manifest(content)
+    told = _of_text(manifest.command) if manifest.command else None
+    if told is None:
+        return merged([("the manifest", manifest.imported())])
+    fields = dict(told.fields)
+    if "nodes" not in fields and (each := fields.get("gpus")) is not None:  # of a pod: its launcher starts no other
+        manifest = replace(manifest, gpus=manifest.gpus or each)
+        if each == manifest.gpus:
+            del fields["gpus"]
+    return merged([("the manifest", manifest.imported()), ("its command", replace(told, fields=fields))])
 
 
 def _unknown(program: Mapping[str, Any]) -> Imported:
@@ -216,6 +233,8 @@ def of_mapping(content: Mapping[str, Any], name: str) -> Imported:
     """The settings of a mapping that a file called `name` holds. Raises DataError where it is of no kind, or of two."""
     if not isinstance(content, Mapping):
         raise DataError(f"{name} holds no mapping; give {FORMATS}")
+    if is_manifest(content):
+        return _of_manifest(content)
     for keys, why in _REFUSED:
         if all(key in content for key in keys):
             raise DataError(f"{name} {why}")
