@@ -75,7 +75,7 @@ def test_the_precisions_of_the_trainer() -> None:
         ({"bf16": True, "deepspeed": {"bf16": {"enabled": False}}}, "bf16 true and bf16.enabled false contradict"),
         ({"fp8_recipe": "tensorwise"}, "fp8_recipe 'tensorwise' is not understood"),
         ({"auto_find_batch_size": True}, "batch_size .auto_find_batch_size chooses it while the job runs"),
-        ({"optim": "adafactor"}, "optimizer .optim adafactor has no model here"),
+        ({"optim": "galore_adamw"}, "optimizer .optim 'galore_adamw' has no model here"),
         ({"deepspeed": "ds.json"}, "layout .deepspeed names file 'ds.json'"),
         ({"use_cpu": True}, "use_cpu is true"),
         ({"dtype": "int8"}, "dtype 'int8' is unknown; set it to float32"),
@@ -84,6 +84,19 @@ def test_the_precisions_of_the_trainer() -> None:
     ):  # fmt: skip
         with pytest.raises(JobError, match=message):
             hugging(**arguments)
+
+
+def test_the_optimizers_of_the_trainer() -> None:
+    for optim, ours in (
+        ("adamw_torch", ("adamw", "foreach")), ("adamw_torch_fused", ("adamw", "fused")),
+        ("adafactor", ("adafactor", None)),
+        ("paged_adamw_8bit", ("adamw-8bit", None)), ("lion_32bit", ("lion", None)),
+        ("adamw_torch_4bit", ("adamw-8bit", None)),
+    ):  # fmt: skip
+        job_ = hugging(optim=optim)
+        assert (job_.optimizer, job_.optimizer_impl) == ours
+    assert hugging(adafactor=True).optimizer == "adafactor"
+    assert "staying on the GPU" in from_huggingface({"optim": "paged_adamw"}).not_taken["pages of optim paged_adamw"]
 
 
 def test_the_layouts_of_the_trainer() -> None:
@@ -221,7 +234,7 @@ def test_axolotl_settings() -> None:
     assert axolotl(tf32=True)["precision"] == "tf32"
     assert axolotl(bf16=True, adapter="lora", lora_r=16)["model_config"] == {"lora": 16}
     assert axolotl(fsdp_version=2, fsdp_config={"reshard_after_forward": True}, bf16=True)["layout"] == {"zero": 3}
-    assert axolotl(optimizer="adamw_bnb_8bit")["optimizer"] == "adamw"
+    assert axolotl(optimizer="adamw_bnb_8bit")["optimizer"] == "adamw-8bit"
     assert axolotl(max_steps=50, num_epochs=2)["run"] == {"steps": 50}
     assert from_axolotl({"base_model": "meta-llama/Llama-3.1-8B"}).fields["model"] == "meta-llama/Llama-3.1-8B"
     for config, message in (
@@ -229,7 +242,7 @@ def test_axolotl_settings() -> None:
         ({"fp16": True}, "fp16 true with weights in fp16 under DDP is not certain"),
         ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
-        ({"optimizer": "muon"}, "optimizer muon has no model here"),
+        ({"optimizer": "muon"}, "optimizer 'muon' has no model here"),
         ({"rl": "grpo"}, "rl 'grpo' trains with samples that a model makes"),
         ({"adapter": "ia3"}, "adapter ia3 has no model here"),
         ({"save_steps": "x"}, "save_steps is 'x'; give a whole number"),
@@ -278,7 +291,7 @@ def test_llm_foundry_settings() -> None:
     for config, message in (
         ({"device_train_microbatch_size": "auto"}, "batch_size .device_train_microbatch_size auto is found"),
         ({"precision": "int8"}, "precision 'int8' is unknown; nearest"),
-        ({"optimizer": {"name": "decoupled_lionw"}}, "optimizer.name decoupled_lionw has no model here"),
+        ({"optimizer": {"name": "clip_lion"}}, "optimizer.name clip_lion has no model here"),
         ({"fsdp_config": {**sharded, "mixed_precision": {"param_dtype": "bf16"}}}, "is a policy of its own"),
     ):  # fmt: skip
         with pytest.raises(JobError, match=message):

@@ -7,7 +7,7 @@ from typing import Any
 
 from precision_time.checks import on_off, show
 from precision_time.errors import JobError
-from precision_time.job.importers.huggingface import ATTENTIONS, OPTIMIZERS, take_fsdp
+from precision_time.job.importers.huggingface import ATTENTIONS, take_fsdp, take_optimizer
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
 from precision_time.job.importers.reader import Reader, flat, is_on
@@ -162,14 +162,7 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
 
 
 def _step(reader: Reader, fields: dict[str, Any]) -> None:
-    name = reader.text("optimizer")
-    if name in OPTIMIZERS:
-        fields["optimizer"], fields["optimizer_impl"] = OPTIMIZERS[name]
-    elif "adamw" in name and "muon" not in name:
-        fields["optimizer"] = "adamw"
-        reader.not_taken[f"optimizer {name}"] = "taken as adamw; its states take another memory than predicted"
-    elif name:
-        reader.undecided["optimizer"] = f"optimizer {name} has no model here"
+    take_optimizer(reader, fields, "optimizer")
     reader.refuse("options of the optimizer", "optim_args", "optim_target_modules")
     checkpointing = reader.take("gradient_checkpointing", "activation_checkpointing", several=True)
     if is_on(checkpointing):

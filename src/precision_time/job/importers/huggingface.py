@@ -32,14 +32,16 @@ WEAK_KEYS = ("output_dir", "optim", "max_grad_norm", "learning_rate", "max_steps
 SWITCHES = frozenset("bf16 fp16 tf32 gradient-checkpointing torch-compile do-train overwrite-output-dir".split())
 """Flags without a value; what follows one in a script belongs to another."""
 
-OPTIMIZERS: dict[str, tuple[str, str]] = {
+_OPTIMIZERS: dict[str, tuple[str, str | None]] = {
     "adamw_torch": ("adamw", "foreach"), "adamw_torch_fused": ("adamw", "fused"), "adamw_hf": ("adamw", "single"),
     "adamw_apex_fused": ("adamw", "fused"), "sgd": ("sgd", "foreach"), "adagrad": ("adagrad", "foreach"),
-    "rmsprop": ("rmsprop", "foreach"), "adafactor": ("adafactor", "single"), "lion_32bit": ("lion", "fused"),
-    "adamw_8bit": ("adamw-8bit", "fused"), "adamw_bnb_8bit": ("adamw-8bit", "fused"),
-    "paged_adamw_8bit": ("adamw-8bit", "fused"),
+    "rmsprop": ("rmsprop", "foreach"), "adafactor": ("adafactor", None), "adamw_32bit": ("adamw", None),
+    "adamw_bnb_8bit": ("adamw-8bit", None), "adamw_8bit": ("adamw-8bit", None), "adamw": ("adamw", None),
+    "adamw_torch_8bit": ("adamw-8bit", None), "lion": ("lion", None), "lion_32bit": ("lion", None),
 }  # fmt: skip
-_SMALL_STATES = ("paged_adamw", "paged_adamw_32bit", "adamw_anyprecision", "adamw_torch_8bit", "adamw_torch_4bit")
+"""optim -> optimizer and its kernels; None: as usual."""
+_NEAR = {"adamw_torch_4bit": "adamw-8bit", "lion_8bit": "lion", "adamw_anyprecision": "adamw", "rmsprop_bnb": "rmsprop"}
+"""optim -> optimizer whose states take another memory."""
 ATTENTIONS = {
     "flash_attention_2": "flash2", "flash_attention_3": "flash", "sdpa": "flash", "flex_attention": "triton",
     "eager": "math",
@@ -115,7 +117,7 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
     defaults: dict[str, Any] = {"batch_size": 8, "grad_accum": 1, "clip_norm": 1.0, "optimizer": "adamw"}
     _batch(reader, fields)
     _model(reader, fields)
-    _optimizer(reader, fields)
+    take_optimizer(reader, fields, "optim")
     wrapper = _sharding(reader, fields)
     nested = _deepspeed(reader)
     if is_on(settings.get("deepspeed")):
@@ -167,17 +169,23 @@ def _model(reader: Reader, fields: dict[str, Any]) -> None:
     reader.refuse("adapters are taken as those of the model; only their rank is", *adapters)
 
 
-def _optimizer(reader: Reader, fields: dict[str, Any]) -> None:
-    name = reader.text("optim").removeprefix("optimizernames.")
+def take_optimizer(reader: Reader, fields: dict[str, Any], key: str) -> None:
+    """Sets the optimizer by its name in transformers; one without a model here is left to the user."""
+    name = reader.text(key).removeprefix("optimizernames.")
     if reader.on("adafactor"):
         name = "adafactor"
-    if name in OPTIMIZERS:
-        fields["optimizer"], fields["optimizer_impl"] = OPTIMIZERS[name]
-    elif name in _SMALL_STATES:
-        fields["optimizer"] = "adamw"
-        reader.not_taken[f"optim {name}"] = "taken as adamw; its states take another memory than predicted"
+    paged, plain = name.startswith("paged_"), name.removeprefix("paged_")
+    if plain in _OPTIMIZERS:
+        fields["optimizer"], kernels = _OPTIMIZERS[plain]
+        if kernels is not None:
+            fields["optimizer_impl"] = kernels
+    elif plain in _NEAR:
+        fields["optimizer"] = _NEAR[plain]
+        reader.not_taken[f"{key} {name}"] = f"taken as {_NEAR[plain]}; its states take another memory than predicted"
     elif name:
-        reader.undecided["optimizer"] = f"optim {name} has no model here"
+        reader.undecided["optimizer"] = f"{key} {show(name)} has no model here"
+    if paged:
+        reader.not_taken[f"pages of {key} {name}"] = "states are taken as staying on the GPU"
 
 
 def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:

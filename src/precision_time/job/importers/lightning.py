@@ -24,7 +24,11 @@ _SHARDING: dict[str, dict[str, Any]] = {
     "full_shard": {"zero": 3}, "shard_grad_op": {"zero": 2}, "no_shard": {"zero": 0},
     "hybrid_shard": {"hybrid_shard": True}, "_hybrid_shard_zero2": {"hybrid_shard_zero2": True},
 }  # fmt: skip
-_OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
+_OPTIMIZERS = {
+    **{name: name for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")},
+    "adamw8bit": "adamw-8bit",
+}
+"""Class of an optimizer in small letters -> its name here."""
 _NO_EFFECT = frozenset(
     """
     seed_everything ckpt_path weights_only trainer.logger trainer.callbacks trainer.fast_dev_run trainer.min_epochs
@@ -183,7 +187,7 @@ def _model(reader: Reader, fields: dict[str, Any]) -> None:
     )
     name = reader.text("optimizer.class_path").rpartition(".")[2]
     if name in _OPTIMIZERS:
-        fields["optimizer"] = name
+        fields["optimizer"] = _OPTIMIZERS[name]
     elif name:
         reader.undecided["optimizer"] = f"optimizer.class_path {name} has no model here"
     if reader.on("optimizer.init_args.fused"):

@@ -23,7 +23,8 @@ KEYS = (
 _VARIABLE = re.compile(r"\$\{([\w.]+)\}")
 _DURATION = re.compile(r"([0-9][0-9_]{0,17})\s*(ba|ep|sp|tok)", re.IGNORECASE)
 _PRECISIONS = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "", "amp_fp8": "fp8"}
-_OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "adam": "adam", "decoupled_sgdw": "sgd", "sgd": "sgd"}
+_OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "adam": "adam", "decoupled_sgdw": "sgd", "sgd": "sgd",
+               "decoupled_lionw": "lion"}  # fmt: skip
 _SHARDING: dict[str, dict[str, Any]] = {
     "full_shard": {"zero": 3}, "shard_grad_op": {"zero": 2}, "no_shard": {"zero": 0},
     "hybrid_shard": {"hybrid_shard": True}, "_hybrid_shard_zero2": {"hybrid_shard_zero2": True},
