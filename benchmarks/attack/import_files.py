@@ -296,6 +296,29 @@ torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --num-layers 24 --hidden-
     --vocab-size 50257 --lr 1e-4 --train-iters 100 --use-distributed-optimizer
 """
 
+PYTORCH_JOB = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: finetune, labels: {team: ours}}
+spec:
+  runPolicy: {activeDeadlineSeconds: 7200, cleanPodPolicy: None}
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template:
+        spec:
+          nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}
+          containers:
+            - name: pytorch
+              image: ours
+              command: [torchrun, --nproc-per-node, "8", train.py]
+              args: [--per_device_train_batch_size, "8", --bf16, --max_steps, "1000", --learning_rate, "1e-5"]
+              resources: {limits: {nvidia.com/gpu: 8, memory: 900Gi}}
+    Worker:
+      replicas: 1
+      template: {spec: {containers: [{name: pytorch, resources: {limits: {nvidia.com/gpu: 8}}}]}}
+"""
+
 FILES: dict[str, tuple[str, str]] = {
     "training_args.json": (TRAINING_ARGUMENTS, "Hugging Face TrainingArguments"),
     "accelerate.yaml": (ACCELERATE, "accelerate config"),
@@ -310,5 +333,6 @@ FILES: dict[str, tuple[str, str]] = {
     "ds.json": (DEEPSPEED, "DeepSpeed config"),
     "titan.toml": (TORCHTITAN, "torchtitan config"),
     "pretrain.sh": (MEGATRON, "Megatron arguments"),
+    "job.yaml": (PYTORCH_JOB, "PyTorchJob of Kubernetes with launch command with Hugging Face TrainingArguments"),
 }
 """Name of a file -> its content and its kind."""

@@ -308,6 +308,11 @@ def plans(source: random.Random, folder: Path) -> Input:
     return Input("plan", (*settings.planning(source, folder), *as_json(source)))
 
 
+def time_limits(source: random.Random, folder: Path) -> Input:
+    """Scripts and manifests whose time limit is checked or replaced."""
+    return Input("time limit", (*settings.time_limits(source, folder), *as_json(source)))
+
+
 def _is_refused_before_running(document: Any) -> bool:
     return document != samples.STAGGER and "unknown_field" in str(document)
 
@@ -373,7 +378,7 @@ GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
     (8, python_arguments),
     (8, imports), (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line),
     (2, cluster_file), (2, stagger_file), (2, model_file), (12, sections), (6, comparison), (4, evaluation),
-    (2, gpu_catalog), (1, trained_predictor), (8, plans),
+    (2, gpu_catalog), (1, trained_predictor), (8, plans), (3, time_limits),
 )  # fmt: skip
 """Weight and generator of every kind of input."""
 

@@ -17,7 +17,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attack import samples
+from benchmarks.attack import import_files, samples
 from benchmarks.attack.input import as_argument
 from benchmarks.attack.jobs import LAYOUTS, Fields, gpus, models, random_fields
 from benchmarks.attack.mutate import bad_value, mutated, mutated_text, near_value
@@ -56,7 +56,8 @@ def planning(source: random.Random, folder: Path) -> tuple[str, ...]:
             "deadline": "36h", "budget": "300", "confidence": "0.8", "objective": "energy", "grid": "france",
             "pue": "1.3", "layout": "auto", "global-batch-size": "256", "queue-s": "60", "workers": "1",
             "plot": source.choice(("out.svg", "out.html", "ours.yaml")), "checkpoint-storage": "nvme-gen4",
-            "spot": source.choice(("published", "trace.json")), "checkpoint-every-s": "600",
+            "spot": source.choice(("published", "trace.json")), "checkpoint-every-s": "600", "reserved": "",
+            "schedule": source.choice(("fp32:N%..amp-fp16", "fp32:30%..amp-fp16", "fp32:200%..tf32", "fp32..tf32")),
         }  # fmt: skip
     elif command == "layouts":
         given |= {"model": source.choice(("gpt2", "resnet50")), "gpus": source.choice(("1", "8", "12"))}
@@ -69,9 +70,22 @@ def planning(source: random.Random, folder: Path) -> tuple[str, ...]:
         if name not in ("gpus", "workers"):
             given[name] = as_argument(bad_value(source))
     model = given.pop("model")
-    return tuple(
-        text.replace("\x00", "") for text in (command, model, *(f"--{name}={value}" for name, value in given.items()))
-    )
+    flags = (f"--{name}" if name == "reserved" else f"--{name}={value}" for name, value in given.items())
+    return tuple(text.replace("\x00", "") for text in (command, model, *flags))
+
+
+def time_limits(source: random.Random, folder: Path) -> tuple[str, ...]:
+    """A command line of slurm or kubernetes on a damaged script or manifest."""
+    name = source.choice(("run.sbatch", "job.yaml"))
+    text = import_files.FILES[name][0]
+    text = mutated_text(source, text) if source.random() < 0.8 else text
+    (folder / name).write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
+    fits = source.random() < 0.9
+    command = "slurm" if (name == "run.sbatch") == fits else "kubernetes"
+    flags = [f"--{flag}" for flag in ("gpu=h100", "steps=100", "rewrite", "gpus=16") if source.random() < 0.5]
+    if source.random() < 0.2:
+        flags.append(f"--confidence={as_argument(bad_value(source))}".replace("\x00", ""))
+    return (command, name, "bert-large", *flags)
 
 
 def comparison(source: random.Random, folder: Path) -> tuple[str, ...]:
@@ -88,6 +102,9 @@ def comparison(source: random.Random, folder: Path) -> tuple[str, ...]:
             arguments += _lists(source, flag, known)
     for _ in range(source.choice((0, 0, 1, 2))):
         arguments.append(f"--layout={source.choice((*LAYOUTS, 'tp=0', 'dp=2,dp=2', 'pp=2,vpp=0', ''))}")
+    for flag, known in (("sort", ("cost", "step", "best")), ("best", ("3", "0")), ("global-batch-size", ("96", "7"))):
+        if source.random() < 0.1:
+            arguments.append(f"--{flag}={source.choice(known)}")
     if source.random() < 0.04:  # drawing takes a second
         arguments.append(f"--plot={source.choice(OUTPUTS)}")
     if source.random() < 0.02:  # far more than anyone can read
