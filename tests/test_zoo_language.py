@@ -11,10 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from precision_time.zoo.tables import decoders, diffusion, language, speech_and_tables  # noqa: E402
+from precision_time.zoo.tables import decoders, diffusion, language, open_decoders, speech_and_tables  # noqa: E402
 from precision_time.zoo.workload import Workload, ZooEntry  # noqa: E402
 
-ENTRIES = {e.name: e for e in (*language.ENTRIES, *speech_and_tables.ENTRIES, *decoders.ENTRIES, *diffusion.ENTRIES)}
+TABLES = (language, speech_and_tables, decoders, open_decoders, diffusion)
+ENTRIES = {entry.name: entry for table in TABLES for entry in table.ENTRIES}
 # The published count holds for another variant than the entry's default.
 PUBLISHED_VARIANT: dict[str, dict[str, Any]] = {
     "bert-large": {"vocab": 30522},

@@ -28,6 +28,7 @@ from precision_time.hardware.fabric import Cluster, Fabric
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.hardware.prices import Price, Rental, price_from_entry, rental
+from precision_time.names import joined, nearest_names
 from precision_time.reading import plain_entry, read_mapping
 from precision_time.shipped import shipped_file
 
@@ -135,6 +136,11 @@ class Catalog:
     def gpu(self, name: str) -> Gpu:
         """The GPU of that catalog name, alias, kernel-table name or driver name."""
         return _find(self.gpus, self._other_gpu_names, plain_gpu(name), "GPU", name)
+
+    def gpus_like(self, text: str) -> list[Gpu]:
+        """The GPUs whose name contains a text, else the one that it names otherwise."""
+        named = [gpu for name, gpu in self.gpus.items() if text.lower() in name.lower()]
+        return named or [self.gpu(text)]
 
     def node(self, name: str) -> Node:
         """The node of a catalog name, an alias, or a `system` of the measurement tables."""
@@ -301,14 +307,18 @@ def _gpu_names(gpus: Mapping[str, Gpu]) -> dict[str, str]:
 
 
 def _find(known: Mapping[str, T], others: Mapping[str, str], name: str, kind: str, asked: str) -> T:
-    """By exact name, then by plain name, then by other name."""
+    """By exact name, then by plain name, by other name, and without separators ('rtx4090') where that is one entry."""
     if asked in known:
         return known[asked]
     plain_names = {plain(each): each for each in known}
     target = plain_names.get(name) or others.get(name)
-    if target is None:
-        raise CatalogError(
-            f"unknown {kind} {show(asked)}; nearest: {nearest(asked, {*known, *others})};"
-            f" or describe it in a device file (docs/hardware.md)."
-        )
-    return known[target]
+    if target is not None:
+        return known[target]
+    every = {**others, **plain_names}
+    same = {each for other, each in every.items() if joined(other) == joined(name)}
+    if len(same) == 1:
+        return known[same.pop()]
+    raise CatalogError(
+        f"unknown {kind} {show(asked)}; nearest: {nearest_names(name, {*known, *others})};"
+        f" or describe it in a device file (docs/hardware.md)."
+    )

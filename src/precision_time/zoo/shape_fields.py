@@ -29,6 +29,11 @@ def _flag(field: str, value: Any) -> int:
     return int(on_off(field, value))
 
 
+def _bias(field: str, value: Any) -> int | str:
+    """0, 1, or qkv."""
+    return "qkv" if isinstance(value, str) and value.strip().lower() == "qkv" else _flag(field, value)
+
+
 def _window(field: str, value: Any) -> int | str:
     """0, a number of tokens, or one in every second layer, as "128_every_second_layer"."""
     width, _, which = str(value).strip().partition("_") if isinstance(value, (int, float, str)) else ("", "", "")
@@ -86,7 +91,10 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "act": ShapeField(choice((*_ACTIVATIONS, "swiglu", "clamped_quick_geglu")), "activation"),
     "norm": ShapeField(choice(("layernorm", "rmsnorm")), "normalisation"),
     "pos": ShapeField(choice(("learned", "rope", "yarn_rope", "none")), "positions"),
-    "bias": ShapeField(FLAG, "biases in linear layers"),
+    "bias": ShapeField(
+        structured("switch", _bias, ("0", "1", "qkv")),
+        "biases in linear layers; qkv: in those of queries, keys, values",
+    ),
     "tied_embeddings": ShapeField(FLAG, "the head shares the embedding's weights"),
     "qk_norm": ShapeField(FLAG, "queries and keys are normalised"),
     "fused_qkv": ShapeField(FLAG, "one projection for query, key and value"),

@@ -17,6 +17,7 @@ from precision_time.capture.graph import OpGraph
 from precision_time.capture.kinds import with_attribute
 from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.tables.decoders import GPT, GPT_OSS, LLAMA, LORA, MLA, NEMOTRON
+from precision_time.zoo.tables.open_decoders import MLA_LITE, PHI3, QWEN2
 from precision_time.zoo.workload import Symbol
 
 _SIZES = (
@@ -40,6 +41,7 @@ _ROUTED = (
     Symbol("experts", (12, 16), 24),
     Symbol("local_experts", (4, 6), 10),
 )
+_SHARED = (Symbol("ffn", (80, 112), 208), Symbol("shared_ffn", (40, 56), 88))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +196,15 @@ TEMPLATES: tuple[Template, ...] = (
         "nemotron", _DECODER, {k: v for k, v in NEMOTRON.items() if k != "vocab"}, (*_SIZES, _KV_HEADS),
         products=_PRODUCTS,
     ),
+    Template("qwen2", _DECODER, QWEN2, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("qwen2-tied", _DECODER, {**QWEN2, "tied_embeddings": 1}, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("phi3", _DECODER, PHI3, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
     Template("llama-lora", _DECODER, LORA, (*_SIZES, _KV_HEADS), degree=4),
     _routed("mixtral", {"head_dim": 128}, 2, _KV_HEADS),
     _routed("qwen3-moe", {"head_dim": 128, "qk_norm": 1}, 8, _KV_HEADS),
     _routed("gpt-oss", {"head_dim": 64, **GPT_OSS}, 4, _KV_HEADS),
-    _routed(
-        "deepseek", {**MLA, "dense_layers": 1, "shared_ffn": 1}, 8,
-        Symbol("ffn", (80, 112), 208), Symbol("shared_ffn", (40, 56), 88),
-    ),
+    _routed("deepseek", {**MLA, "dense_layers": 1, "shared_ffn": 1}, 8, *_SHARED),
+    _routed("deepseek-lite", {**MLA_LITE, "dense_layers": 1, "shared_ffn": 1}, 6, *_SHARED),
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ measurement tables:
     norm = layernorm | rmsnorm
     act = gelu | gelu_tanh | relu | relu2 | swiglu | clamped_quick_geglu
     pos = learned | rope | yarn_rope | none (YaRN scales the table of rotations, no more)
-    bias, tied_embeddings, qk_norm = 0 | 1
+    bias = 0 | 1 | qkv (only the projections to queries, keys and values); tied_embeddings, qk_norm = 0 | 1
     dropout, max_positions (rows of the learned position table), rope_theta, rotary_percent
     fused_qkv = 0 | 1: one projection for query, key and value, as GPT-2, MPT and Megatron have
     sliding_window = 0 | keys of every layer | 128_every_second_layer; attn_sink = none | learned
@@ -59,11 +59,11 @@ class Attention(nn.Module):
         self.split = [query, keyvalue, keyvalue]
         self.fused = bool(config["fused_qkv"])
         if self.fused:
-            self.qkv = projection(config, hidden, query + 2 * keyvalue)
+            self.qkv = projection(config, hidden, query + 2 * keyvalue, qkv=True)
         else:
-            self.query = projection(config, hidden, query)
-            self.key = projection(config, hidden, keyvalue)
-            self.value = projection(config, hidden, keyvalue)
+            self.query = projection(config, hidden, query, qkv=True)
+            self.key = projection(config, hidden, keyvalue, qkv=True)
+            self.value = projection(config, hidden, keyvalue, qkv=True)
         self.output = projection(config, query, hidden)
         self.qk_norm = bool(config["qk_norm"])
         if self.qk_norm:

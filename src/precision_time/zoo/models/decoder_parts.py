@@ -45,9 +45,14 @@ class LoraLinear(nn.Linear):
         return super().forward(x) + self.lora_b(2.0 * self.lora_a(self.dropout(x)))
 
 
-def projection(config: Config, inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer of attention; `lora` gives it an adapter of that rank."""
-    bias, rank = bool(config["bias"]), int(config["lora"])
+def biased(config: Config, qkv: bool = False) -> bool:
+    """Whether a linear layer has a bias; with `bias=qkv` only the projections to queries, keys and values have one."""
+    return qkv if config["bias"] == "qkv" else bool(config["bias"])
+
+
+def projection(config: Config, inputs: int, outputs: int, qkv: bool = False) -> nn.Linear:
+    """A linear layer of attention (`qkv`: to queries, keys or values); `lora` gives it an adapter of that rank."""
+    bias, rank = biased(config, qkv), int(config["lora"])
     if rank:
         return LoraLinear(inputs, outputs, bias, rank, float(config["lora_dropout"]))
     return nn.Linear(inputs, outputs, bias=bias)
@@ -79,7 +84,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
-        hidden, bias, act = int(config["hidden"]), bool(config["bias"]), str(config["act"])
+        hidden, bias, act = int(config["hidden"]), biased(config), str(config["act"])
         self.gated = GATED.get(act)
         if self.gated:
             self.gate = nn.Linear(hidden, width, bias=bias)
