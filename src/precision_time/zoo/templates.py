@@ -17,7 +17,7 @@ from precision_time.capture.graph import OpGraph
 from precision_time.capture.kinds import with_attribute
 from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.tables.decoders import GPT, GPT_OSS, LLAMA, LORA, MLA, NEMOTRON
-from precision_time.zoo.tables.open_decoders import MLA_LITE, PHI3, QWEN2
+from precision_time.zoo.tables.open_decoders import GEMMA, GEMMA3, GEMMA3_SMALL, MLA_LITE, PHI3, QWEN2
 from precision_time.zoo.workload import Symbol
 
 _SIZES = (
@@ -199,6 +199,9 @@ TEMPLATES: tuple[Template, ...] = (
     Template("qwen2", _DECODER, QWEN2, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
     Template("qwen2-tied", _DECODER, {**QWEN2, "tied_embeddings": 1}, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
     Template("phi3", _DECODER, PHI3, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("gemma", _DECODER, GEMMA, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("gemma3", _DECODER, GEMMA3, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("gemma3-small", _DECODER, GEMMA3_SMALL, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
     Template("llama-lora", _DECODER, LORA, (*_SIZES, _KV_HEADS), degree=4),
     _routed("mixtral", {"head_dim": 128}, 2, _KV_HEADS),
     _routed("qwen3-moe", {"head_dim": 128, "qk_norm": 1}, 8, _KV_HEADS),

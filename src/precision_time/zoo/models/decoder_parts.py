@@ -73,10 +73,23 @@ def _clamped_quick_geglu(gate: Tensor, up: Tensor) -> Tensor:
     return gate * torch.sigmoid(1.702 * gate) * (up + 1.0)
 
 
+def _gelu(gate: Tensor) -> Tensor:
+    return F.gelu(gate, approximate="tanh")
+
+
+def _geglu(gate: Tensor, up: Tensor) -> Tensor:
+    return _gelu(gate) * up
+
+
 GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "swiglu": _swiglu,
+    "geglu": _geglu,
     "clamped_quick_geglu": _clamped_quick_geglu,
 }
+
+
+_OF_GATE: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": _gelu}
+"""Activation of the gate alone."""
 
 
 class FeedForward(nn.Module):
@@ -85,7 +98,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
         hidden, bias, act = int(config["hidden"]), biased(config), str(config["act"])
-        self.gated = GATED.get(act)
+        self.gated, self.of_gate = GATED.get(act), _OF_GATE.get(act)
         if self.gated:
             self.gate = nn.Linear(hidden, width, bias=bias)
         else:
@@ -94,8 +107,8 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(width, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gated is _swiglu:  # as written everywhere: the gate is activated before the other half is computed
-            return self.down(F.silu(self.gate(x)) * self.up(x))
+        if self.of_gate:  # as written everywhere, before the other half is computed
+            return self.down(self.of_gate(self.gate(x)) * self.up(x))
         if self.gated:
             return self.down(self.gated(self.gate(x), self.up(x)))
         return self.down(self.act(self.up(x)))
