@@ -19,7 +19,6 @@ PHI3: Mapping[str, Any] = {**LLAMA, "fused_qkv": 1}
 """transformers also joins the gate with the other half of the feed-forward layer; here they are two products."""
 GEMMA: Mapping[str, Any] = {**LLAMA, "act": "geglu", "tied_embeddings": 1}
 GEMMA3: Mapping[str, Any] = {**GEMMA, "qk_norm": 1, "post_norm": 1, "sliding_window": "1024_five_of_six"}
-GEMMA3_SMALL: Mapping[str, Any] = {**GEMMA3, "sliding_window": "512_five_of_six"}
 """Gemma's scaling of embeddings is left out."""
 MLA_LITE: Mapping[str, Any] = {**MLA, "q_lora": 0, "router": "softmax"}
 _TIED: Mapping[str, Any] = {"tied_embeddings": 1}
@@ -90,7 +89,15 @@ _PHI = (
 _GEMMA: tuple[tuple[str, _Shape, int, int, int, Mapping[str, Any], str], ...] = (
     ("gemma-2b", (18, 2048, 8, 1, 16384), 256, 256000, 2_506_172_416, GEMMA, "Gemma"),
     ("gemma-7b", (28, 3072, 16, 16, 24576), 256, 256000, 8_537_680_896, GEMMA, "Gemma"),
-    ("gemma3-1b", (26, 1152, 4, 1, 6912), 256, 262144, 999_885_952, GEMMA3_SMALL, "Gemma3"),
+    (
+        "gemma3-1b",
+        (26, 1152, 4, 1, 6912),
+        256,
+        262144,
+        999_885_952,
+        {**GEMMA3, "sliding_window": "512_five_of_six"},
+        "Gemma3",
+    ),
     ("gemma3-4b", (34, 2560, 8, 4, 10240), 256, 262208, 3_880_263_168, GEMMA3, "Gemma3"),
     ("gemma3-12b", (48, 3840, 16, 8, 15360), 256, 262208, 11_766_034_176, GEMMA3, "Gemma3"),
     ("gemma3-27b", (62, 5376, 32, 16, 21504), 128, 262208, 27_009_346_304, GEMMA3, "Gemma3"),
