@@ -27,7 +27,6 @@ def _library() -> Any:
 
 
 def _module(name: str, config: Any) -> nn.Module:
-    config._attn_implementation = "sdpa"
     config.use_cache = False
     module: nn.Module = getattr(_library(), name)(config)
     return module.to(torch.empty(0).device)  # some tensors are made on the CPU
