@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.arguments import DEFAULT_PRECISIONS

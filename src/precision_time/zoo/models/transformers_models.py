@@ -2,7 +2,7 @@
 
 Whisper: Radford et al. 2022 (arXiv:2212.04356); wav2vec 2.0: Baevski et al. 2020 (arXiv:2006.11477); ESM-2: Lin et al.
 2022; CLIP: Radford et al. 2021 (arXiv:2103.00020); SigLIP: Zhai et al. 2023 (arXiv:2303.15343). Attention goes through
-SDPA, dropout and masking of spectrograms are off, as in published fine-tuning.
+SDPA; dropout and the masking of spectrograms are left out.
 """
 
 from __future__ import annotations
