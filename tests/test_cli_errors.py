@@ -256,7 +256,7 @@ WRONG = [
     ("compare resnet50 --gpus 1,x", "gpus must be a whole number of GPUs from 1 to 1,048,576, not 'x'"),
     ("compare resnet50 --plot out.gif", "end it in .png, .svg or .html"),
     ("compare resnet50 --plot none/out.png", "--plot 'none/out.png': there is no folder 'none'; make it first"),
-    ("gpus nosuchgpu", "no gpu name contains 'nosuchgpu'"),
+    ("gpus nosuchgpu", "unknown GPU 'nosuchgpu'; nearest: "),
     ("gpus --device none.yaml", "none.yaml"),
     ("--completion bassh", "flag --completion 'bassh' is unknown; nearest: bash"),
     ("--versio", "flag '--versio' is unknown; nearest: --version"),

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from precision_time import predict_time
 from precision_time.errors import CatalogError, DataError, MissingPeakError
 from precision_time.hardware import Gpu, cluster, default_catalog, fabric, gpu, load_device_file, node
+from precision_time.hardware.catalog import after_fit, stronger_gpus, weaker_gpus
 
 REPO = Path(__file__).parents[1]
 ALL_GPUS = list(default_catalog().gpus.values())
@@ -35,6 +37,60 @@ def test_fp32_peak_is_lanes_times_clock(device: Gpu) -> None:
     if device.name == "h200-141gb-nvl":
         pytest.xfail("gpus.csv pairs the NVL's 60 TFLOP/s with the SXM's clock (both recalled)")
     assert device.peak("fp32") == pytest.approx(device.sm_count * lanes * 2 * clock, rel=0.05)
+
+
+RATES = {(8, 0): (2048,), (8, 6): (512, 1024), (8, 9): (512, 1024), (9, 0): (4096,), (12, 0): (512, 1024)}
+"""Dense half-precision FLOP per clock and multiprocessor by compute capability; the first of two on GeForce cards."""
+
+
+@pytest.mark.parametrize("device", [gpu for gpu in ALL_GPUS if after_fit(gpu)], ids=lambda device: device.name)
+def test_peaks_of_added_gpus_are_multiprocessors_times_rate_times_clock(device: Gpu) -> None:
+    if device.compute_capability is None or not (device.boost_hz and device.sm_count):
+        pytest.skip("no NVIDIA device, or its clock is not established")
+    rate = device.peak("fp16") / device.sm_count / device.boost_hz
+    assert any(rate == pytest.approx(of, rel=0.1 if of == 4096 else 0.02) for of in RATES[device.compute_capability])
+    assert device.peak("bf16") == device.peak("fp16") == pytest.approx(2 * device.peak("tf32"), rel=0.02)
+    assert device.peaks.get("fp8", device.peak("fp16") * 2) == pytest.approx(2 * device.peak("fp16"), rel=0.01)
+    assert device.peaks.get("fp4", 0.0) in (0.0, pytest.approx(4 * device.peaks.get("fp8", 0.0), rel=0.01),
+                                            pytest.approx(2 * device.peaks.get("fp8", 0.0), rel=0.01))  # fmt: skip
+    assert device.memory_bytes_per_s < 8e12
+
+
+def test_added_gpus_bound_no_other() -> None:
+    """Predictions for other devices are those of the catalog that the parameters were fitted with."""
+    fitted = [device for device in ALL_GPUS if not after_fit(device)]
+    assert len(fitted) == len(ALL_GPUS) - sum(map(after_fit, ALL_GPUS)) == 58
+    for device in fitted:
+        assert not any(after_fit(other) for other in (*weaker_gpus(device), *stronger_gpus(device)))
+    assert gpu("rtx-3090") in stronger_gpus(gpu("rtx-3080-ti"))
+    assert gpu("rtx-3080-ti") in stronger_gpus(gpu("rtx-3080-10gb"))
+
+
+def test_a_die_is_half_of_its_module() -> None:
+    for name in ("mi250", "mi250x"):
+        die, module = gpu(f"{name}-die"), gpu(name)
+        assert (2 * die.sm_count, 2 * die.memory_bytes) == (module.sm_count, module.memory_bytes)  # type: ignore[operator]
+        assert 2 * die.memory_bytes_per_s == module.memory_bytes_per_s
+        assert {math: 2 * peak for math, peak in die.peaks.items()} == pytest.approx(dict(module.peaks), rel=1e-3)
+
+
+def test_a_device_with_slower_links_has_the_kernels_of_its_chip() -> None:
+    for name, same in (("a800", "a100"), ("h800", "h100")):
+        device = gpu(name)
+        assert (device.kernel_name, device.nvlink_bytes_per_s) == (gpu(same).kernel_name, 400e9)
+        times = [predict_time("bert-large", precision="amp-bf16", gpu=each).step.p50 for each in (name, same)]
+        assert times[0] == pytest.approx(times[1], rel=0.03)  # rows of jobs on an H100 correct its own predictions
+        assert cluster(name, 8).world.bus_bytes_per_s < cluster(same, 8).world.bus_bytes_per_s
+    assert gpu("A100-SXM4-80GB").name == "a100-80gb-sxm"
+
+
+@pytest.mark.parametrize("name", ["rtx-3080", "4060ti", "rtx5060ti", "NVIDIA GeForce RTX 4060 Ti"])
+def test_variants_without_a_usual_one_are_listed(name: str) -> None:
+    listed = {"3080": ("10gb", "12gb"), "4060": ("8gb", "16gb"), "5060": ("8gb", "16gb")}
+    with pytest.raises(CatalogError, match="nearest: ") as error:
+        gpu(name)
+    for size in listed[re.findall("[0-9]{4}", name)[0]]:
+        assert f"-{size}" in str(error.value)
 
 
 @pytest.mark.parametrize("device", ALL_GPUS, ids=lambda device: device.name)
@@ -77,6 +133,12 @@ def test_vector_work_runs_at_the_fp32_rate() -> None:
         ("NVIDIA GeForce RTX 3090", "rtx-3090"),
         ("NVIDIA H100 80GB HBM3", "h100-80gb-sxm"),
         ("rtx_a6000", "rtx-a6000"),
+        ("NVIDIA A800-SXM4-80GB", "a800-80gb-sxm"),
+        ("NVIDIA H20", "h20-96gb-sxm"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-workstation"),
     ],
 )
 def test_gpu_names_are_forgiving(written: str, name: str) -> None:

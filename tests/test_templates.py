@@ -116,7 +116,24 @@ def test_what_changes_the_operators_changes_the_template() -> None:
     assert name({**gpt, "kv_heads": 3}, "math") is None
     assert name({**gpt, "pos": "rope", "bias": 0, "tied_embeddings": 0}) == "gpt-rope-nobias-untied"
     assert name({**ENTRIES["mixtral-8x7b"].config, "head_dim": 64}) is None
+    gemma = ENTRIES["gemma3-4b"].config
+    assert name({**gemma, "sliding_window": "256_five_of_six"}) == "gemma3"
+    assert name({**gemma, "sliding_window": "256_every_second_layer"}) is None
+    assert name({**llama, "bias": "qkv"}) == "qwen2"
+    assert name({**llama, "bias": "qkv", "qk_norm": 1}) is None
     assert len({t.name for t in TEMPLATES}) == len(TEMPLATES)
+
+
+def test_a_template_serves_windows_of_any_width() -> None:
+    shape = {"layers": 12, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 80, "vocab": 320}
+    config = {**ENTRIES["gemma3-4b"].config, **shape, "sliding_window": "96_five_of_six"}
+    template = template_for(BUILDER, config, "flash")
+    assert template is not None
+    sizes = template.sizes_of(config, {"batch_size": 2, "seq_len": 128})
+    found = template.with_values(evaluated_at(template.name, "half", sizes), config)
+    traced = trace_entry(ENTRIES["gemma3-4b"], config, {"batch_size": 2, "seq_len": 128}, "half", "flash")
+    assert symbolic_fit.same_step(found, traced)
+    assert {kind.int_attr("window", 0) for kind in found.kinds if "attention" in kind.name} == {0, 96}
 
 
 @pytest.mark.parametrize("changes", [
@@ -131,6 +148,6 @@ def test_a_template_serves_other_words_for_its_operators(changes: dict[str, Any]
     template = template_for(BUILDER, config, "flash")
     assert template is not None
     sizes = template.sizes_of(config, {"batch_size": 2, "seq_len": 128})
-    found = template.with_dropout(evaluated_at(template.name, "half", sizes), config)
+    found = template.with_values(evaluated_at(template.name, "half", sizes), config)
     traced = trace_entry(ENTRIES["gpt"], config, {"batch_size": 2, "seq_len": 128}, "half", "flash")
     assert symbolic_fit.same_step(found, traced)

@@ -11,10 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from precision_time.zoo.tables import decoders, diffusion, language, speech_and_tables  # noqa: E402
+from precision_time.zoo.tables import decoders, diffusion, language, open_decoders, speech_and_tables  # noqa: E402
 from precision_time.zoo.workload import Workload, ZooEntry  # noqa: E402
 
-ENTRIES = {e.name: e for e in (*language.ENTRIES, *speech_and_tables.ENTRIES, *decoders.ENTRIES, *diffusion.ENTRIES)}
+TABLES = (language, speech_and_tables, decoders, open_decoders, diffusion)
+ENTRIES = {entry.name: entry for table in TABLES for entry in table.ENTRIES}
 # The published count holds for another variant than the entry's default.
 PUBLISHED_VARIANT: dict[str, dict[str, Any]] = {
     "bert-large": {"vocab": 30522},
@@ -24,12 +25,15 @@ PUBLISHED_VARIANT: dict[str, dict[str, Any]] = {
 TRAINED = [
     "bert-base", "electra-base", "bart-large", "t5-base", "transformer-xl-base", "transformer-xl-large",
     "jasper-10x5dr", "quartznet-15x5", "waveglow", "hifigan", "ncf", "dlrm-small", "tft", "gpt2", "llama3-8b",
-    "nemotron-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b", "llama2-70b-lora", "dit-xl-2",
+    "nemotron-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b", "llama2-70b-lora", "dit-xl-2", "qwen2.5-7b", "phi-4",
+    "deepseek-v2-lite", "wav2vec2-base", "sdxl", "wan2.1-1.3b",
 ]  # fmt: skip
 
 
 def build(entry: ZooEntry, batch_size: int = 2, **config: Any) -> Workload:
     module, function = entry.builder.split(":")
+    if module == "models.transformers_models":
+        pytest.importorskip("transformers")
     builder = getattr(importlib.import_module(f"precision_time.zoo.{module}"), function)
     with torch.device("meta"):
         workload = builder({**entry.config, **config}, {**entry.input, "batch_size": batch_size})
@@ -141,11 +145,26 @@ def test_decoder_derives_what_the_shape_implies() -> None:
         {"kv_heads": 1},
         {"act": "swiglu", "norm": "rmsnorm"},
         {"tied_embeddings": 0},
+        {"bias": "qkv"},
+        {"act": "geglu", "norm": "rmsnorm", "post_norm": 1},
+        {"sliding_window": "8_five_of_six"},
     ],
     ids=str,
 )
 def test_decoder_variants_run(change: dict[str, Any]) -> None:
     step(build(ENTRIES["gpt"], layers=1, **change))
+
+
+def test_every_sixth_layer_has_no_window() -> None:
+    from precision_time.zoo.models.decoder import window_of
+    from precision_time.zoo.shallow import Shallow
+
+    gemma = ENTRIES["gemma3-4b"].config
+    windows = [window_of(gemma, layer) for layer in range(gemma["layers"])]
+    assert windows[:7] == [1024] * 5 + [0, 1024]
+    shallow = Shallow.of(gemma)
+    traced = [windows[shallow.stands_for(layer, gemma["layers"])] for layer in range(gemma["layers"])]
+    assert (shallow.few, traced) == (12, windows)
 
 
 def test_decoder_computes_causal_attention() -> None:

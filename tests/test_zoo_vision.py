@@ -25,6 +25,10 @@ PUBLISHED = [entry for entry in ENTRIES if entry.parameters]
 
 def build(entry: ZooEntry, config: dict[str, Any] | None = None, **sizes: Any) -> Workload:
     module, _, function = entry.builder.partition(":")
+    if module == "models.transformers_models":
+        pytest.importorskip("transformers")
+    if function == "build_timm":
+        pytest.importorskip("timm")
     builder = getattr(importlib.import_module(f"precision_time.zoo.{module}"), function)
     with torch.device("meta"):
         return builder({**entry.config, **(config or {})}, {**entry.input, "batch_size": 2, **sizes})
@@ -84,6 +88,9 @@ def test_relatives_have_the_counts_of_torchvision(name: str, config: dict[str, A
         ("vnet", {}),
         ("inception-v3", {}),
         ("graphsage", {}),
+        ("dinov2-s-14", {"image_size": 56}),
+        ("clip-b-32", {"image_size": 64}),
+        ("siglip-b-16", {"image_size": 64}),
     ],
 )
 def test_a_step_runs_without_memory(name: str, sizes: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from precision_time.estimate.correction import INFORMED, TERM_OF
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.timing.registry import CUDNN
-from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.names import find, zoo_name
 
 _HALF = ("fp16", "bf16", "fp8")
 _PRODUCTS = ("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "pt.attention")
@@ -66,7 +66,7 @@ class Anchor:
 
 def family_of(job: Job) -> str:
     """The family of a named model; the name itself for any other model."""
-    entry = ENTRIES.get(job.model.lower())
+    entry = find(job.model)
     return entry.family if entry else job.model.lower()
 
 
@@ -81,7 +81,7 @@ def describe_job(
     arithmetic = _arithmetic(step, gpu)
     sizes = {name: value for name, value in sorted(step.sizes.items()) if name != "batch_size"}
     identity = (
-        job.model.lower(),
+        zoo_name(job.model),
         step.parameter_count,
         *sizes.items(),
         framework,
@@ -95,7 +95,7 @@ def describe_job(
     )
     return JobDescriptor(
         family=family_of(job),
-        model=job.model.lower(),
+        model=zoo_name(job.model),
         gpu=job.gpu,
         arch=gpu.arch,
         maths="half" if step.precision.math in _HALF else arithmetic or step.precision.math,

@@ -26,6 +26,7 @@ from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.names import find, nearest_models
 from precision_time.zoo.shape import checked_sizes, with_overrides
 from precision_time.zoo.workload import ZooEntry
 
@@ -130,12 +131,12 @@ def resolve(job: Job) -> _Model:
     prefix, colon, rest = job.model.partition(":")
     if colon and prefix in _PREFIXES:
         return _external(job, prefix, rest)
-    entry = ENTRIES.get(job.model.lower())
+    entry = find(job.model)
     if entry is None and {"layers", "hidden"} <= set(job.model_config):
         entry = ENTRIES["gpt"]
     if entry is None:
         raise JobError(
-            f"model {job.model!r} is unknown; nearest: {nearest(job.model, ENTRIES)}; name one of "
+            f"model {job.model!r} is unknown; nearest: {nearest_models(job.model)}; name one of "
             "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
         )
     config = with_overrides(entry, job.model_config)

@@ -325,7 +325,7 @@ def _evaluated(key: _Key, template: Template, config: Mapping[str, Any], sizes: 
     early = key.framework in FUSED or key.framework in MEASURES_TRAINING  # they change it before the precision does
     there = template.sizes_of(config, sizes)
     graph = stored_graph(_name(template), _attention(key), key.precision, there, as_traced=early)
-    graph = replace(template.with_dropout(graph, config), name=key.name)
+    graph = replace(template.with_values(graph, config), name=key.name)
     if not early:
         return compiled(attention_kernel(graph, key.attention), key.execution)
     return _run_by(key, graph)

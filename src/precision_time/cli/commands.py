@@ -237,10 +237,15 @@ def fit(options: Namespace) -> str:
 def zoo(options: Namespace) -> str:
     from precision_time.report.table import Table
     from precision_time.zoo.catalog import ENTRIES
+    from precision_time.zoo.names import find, nearest_models
 
-    entries = [ENTRIES[name] for name in sorted(ENTRIES) if (options.filter or "").lower() in name]
+    text = options.filter or ""
+    entries = [ENTRIES[name] for name in sorted(ENTRIES) if text.lower() in name]
     if not entries:
-        raise _no_match("model", options.filter, ENTRIES)
+        entry = find(text)
+        if entry is None:
+            raise _no_match("model", text, nearest_models(text))
+        entries = [entry]
     if options.json:
         names = ("name", "family", "dataset", "optimizer", "batch_size", "parameters", "parameters_source")
         return _json(
@@ -271,9 +276,7 @@ def gpus(options: Namespace) -> str:
     catalog = load_device_file(options.device) if options.device else default_catalog()
     if options.prices:
         return _prices(list(catalog.prices.values()), options.filter or "", options.json)
-    devices = [gpu for name, gpu in catalog.gpus.items() if (options.filter or "").lower() in name.lower()]
-    if not devices:
-        raise _no_match("gpu", options.filter, catalog.gpus)
+    devices = catalog.gpus_like(options.filter or "")
     if options.json:
         return _json(
             [
@@ -308,11 +311,12 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
     """Cloud instances whose name, provider or GPU contains the text, the cheapest GPU hour of each GPU first."""
     from dataclasses import asdict
 
+    from precision_time.errors import nearest
     from precision_time.report.table import Table
 
     prices = [p for p in known if any(text.lower() in column.lower() for column in (p.instance, p.provider, p.gpu))]
     if not prices:
-        raise _no_match("price", text, {column for p in known for column in (p.instance, p.provider, p.gpu)})
+        raise _no_match("price", text, nearest(text, {c for p in known for c in (p.instance, p.provider, p.gpu)}))
     prices.sort(key=lambda p: (p.gpu, p.usd_per_gpu_hour))
     if as_json:
         return _json([asdict(p) for p in prices])
@@ -458,10 +462,8 @@ def _json(value: Any, indent: int | None = 2) -> str:
     return to_json(value, indent, ensure_ascii=False)
 
 
-def _no_match(kind: str, text: str, names: Iterable[str]) -> UsageError:
-    from precision_time.errors import nearest
-
-    return UsageError(f"no {kind} name contains {text!r}; nearest: {nearest(text, names)}; leave it out for all")
+def _no_match(kind: str, text: str, nearest: str) -> UsageError:
+    return UsageError(f"no {kind} name contains {text!r}; nearest: {nearest}; leave it out for all")
 
 
 def _joined(values: Any) -> str:

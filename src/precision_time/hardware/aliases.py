@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 # Other name -> catalog name. A short name is the most common part: the SXM module with the larger memory for A100,
-# the 16 GB module for V100. Names of the kernel tables and of the driver ("NVIDIA", "Tesla" ... left out) are
+# the 16 GB module for V100. Where no variant is the most common (RTX 3080, 4060 Ti, 5060 Ti), there is none: the name
+# is an error that lists them. Names of the kernel tables and of the driver ("NVIDIA", "Tesla" ... left out) are
 # recognised as well.
 GPU_ALIASES = {
     "p100": "p100-16gb-sxm",
@@ -16,17 +17,45 @@ GPU_ALIASES = {
     "v100-sxm3-32gb": "v100-32gb-sxm",
     "v100-pcie": "v100-16gb-pcie",
     "2080ti": "rtx-2080-ti",
+    "3060": "rtx-3060",
+    "3060ti": "rtx-3060-ti",
+    "3070": "rtx-3070",
+    "3070ti": "rtx-3070-ti",
+    "3080ti": "rtx-3080-ti",
     "3090": "rtx-3090",
+    "3090ti": "rtx-3090-ti",
+    "4060": "rtx-4060",
+    "4070": "rtx-4070",
+    "4070ti": "rtx-4070-ti",
+    "4080": "rtx-4080",
     "4090": "rtx-4090",
+    "5060": "rtx-5060",
+    "5070": "rtx-5070",
+    "5070ti": "rtx-5070-ti",
+    "5080": "rtx-5080",
+    "5090": "rtx-5090",
+    "a4000": "rtx-a4000",
+    "a4500": "rtx-a4500",
     "a6000": "rtx-a6000",
     "a5000": "rtx-a5000",
     "rtx-8000": "quadro-rtx-8000",
+    "rtx-4500-ada-generation": "rtx-4500-ada",
+    "rtx-5000-ada-generation": "rtx-5000-ada",
     "rtx-6000-ada-generation": "rtx-6000-ada",
     "a100": "a100-80gb-sxm",
     "a100-sxm": "a100-80gb-sxm",
     "a100-40gb": "a100-40gb-sxm",
     "a100-80gb": "a100-80gb-sxm",
     "a100-pcie": "a100-80gb-pcie",
+    "a800": "a800-80gb-sxm",
+    "a800-80gb": "a800-80gb-sxm",
+    "a800-sxm4-80gb": "a800-80gb-sxm",
+    "a800-pcie": "a800-80gb-pcie",
+    "a800-pcie-80gb": "a800-80gb-pcie",
+    "h20": "h20-96gb-sxm",
+    "h20-96gb": "h20-96gb-sxm",
+    "h800": "h800-80gb-sxm",
+    "h800-80gb": "h800-80gb-sxm",
     "h100": "h100-80gb-sxm",
     "h100-sxm": "h100-80gb-sxm",
     "h100-sxm5": "h100-80gb-sxm",
@@ -41,6 +70,8 @@ GPU_ALIASES = {
     "b200": "b200-180gb-sxm",
     "b300": "b300-288gb-sxm",
     "rtx-pro-6000-blackwell-server-edition": "rtx-pro-6000",
+    "rtx-pro-6000-blackwell-workstation-edition": "rtx-pro-6000-workstation",
+    "rtx-pro-6000-blackwell-max-q-workstation-edition": "rtx-pro-6000-maxq",
 }
 _MAKERS = re.compile(r"^(nvidia|tesla|geforce|amd|instinct)-")
 

@@ -28,6 +28,7 @@ from precision_time.hardware.fabric import Cluster, Fabric
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.hardware.prices import Price, Rental, price_from_entry, rental
+from precision_time.names import joined, nearest_names
 from precision_time.reading import plain_entry, read_mapping
 from precision_time.shipped import shipped_file
 
@@ -136,6 +137,11 @@ class Catalog:
         """The GPU of that catalog name, alias, kernel-table name or driver name."""
         return _find(self.gpus, self._other_gpu_names, plain_gpu(name), "GPU", name)
 
+    def gpus_like(self, text: str) -> list[Gpu]:
+        """The GPUs whose name contains a text, else the one that it names otherwise."""
+        named = [gpu for name, gpu in self.gpus.items() if text.lower() in name.lower()]
+        return named or [self.gpu(text)]
+
     def node(self, name: str) -> Node:
         """The node of a catalog name, an alias, or a `system` of the measurement tables."""
         return _find(self.nodes, _node_names(self.nodes), plain_system(name), "node", name)
@@ -219,22 +225,37 @@ def cluster(gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes
 
 @bounded()
 def weaker_gpus(gpu: Gpu) -> tuple[Gpu, ...]:
-    """The catalog's GPUs of the same architecture that are in no figure better than `gpu`."""
+    """The catalog's GPUs of the same architecture that are in no figure better than `gpu`.
+
+    Left out are those added after the parameters were fitted, so that a new row moves no prediction for other devices.
+    """
     return tuple(
         other
         for other in _builtin_gpus().values()
-        if other.name != gpu.name and other.arch == gpu.arch and _dominates(gpu, other)
+        if other.name != gpu.name and other.arch == gpu.arch and not after_fit(other) and _dominates(gpu, other)
     )
 
 
 @bounded()
 def stronger_gpus(gpu: Gpu) -> tuple[Gpu, ...]:
-    """The catalog's GPUs of the same architecture that `gpu` is in no figure better than."""
+    """The catalog's GPUs of the same architecture that `gpu` is in no figure better than.
+
+    Those added after the parameters were fitted are left out for all others.
+    """
+    every = after_fit(gpu)
     return tuple(
         other
         for other in _builtin_gpus().values()
-        if other.name != gpu.name and other.arch == gpu.arch and _dominates(other, gpu)
+        if other.name != gpu.name
+        and other.arch == gpu.arch
+        and (every or not after_fit(other))
+        and _dominates(other, gpu)
     )
+
+
+def after_fit(gpu: Gpu) -> bool:
+    """Whether the device was added to the catalog after the parameters were fitted (column `after_fit` of gpus.csv)."""
+    return gpu.name in _after_fit()
 
 
 def _figures(gpu: Gpu) -> tuple[float | None, ...]:
@@ -250,9 +271,33 @@ def _dominates(better: Gpu, worse: Gpu) -> bool:
 
 @cache
 def _builtin_gpus() -> Mapping[str, Gpu]:
+    gpus = {}
+    for row in _gpu_rows():
+        name = row["name"]
+        entry = {key: value for key, value in row.items() if key != "after_fit"}
+        gpus[name] = gpu_from_entry(name, entry, f"gpus.csv: {name}")
+    for name, same in _SAME_CHIP.items():
+        gpus[name] = replace(gpus[name], kernel_name=gpus[same].kernel_name)
+    return gpus
+
+
+_SAME_CHIP = {
+    "a800-80gb-sxm": "a100-80gb-sxm",
+    "a800-80gb-pcie": "a100-80gb-pcie",
+    "h800-80gb-sxm": "h100-80gb-sxm",
+}
+"""Devices that differ from another in NVLink (the H800 in fp64 as well), whose kernel times they have."""
+
+
+@cache
+def _after_fit() -> frozenset[str]:
+    return frozenset(row["name"] for row in _gpu_rows() if row["after_fit"])
+
+
+@cache
+def _gpu_rows() -> tuple[dict[str, str], ...]:
     with shipped_file(f"{_DATA}/gpus.csv").open(newline="", encoding="utf-8") as lines:
-        rows = csv.DictReader(lines)
-        return {row["name"]: gpu_from_entry(row["name"], row, f"gpus.csv: {row['name']}") for row in rows}
+        return tuple(csv.DictReader(lines))
 
 
 @cache
@@ -296,19 +341,25 @@ def _node_names(nodes: Mapping[str, Node]) -> dict[str, str]:
 
 def _gpu_names(gpus: Mapping[str, Gpu]) -> dict[str, str]:
     """Plain other name -> catalog name: kernel-table names, then the stated aliases."""
-    names = {plain_gpu(gpu.kernel_name): gpu.name for gpu in gpus.values()}
+    names = {plain_gpu(gpu.kernel_name): gpu.name for gpu in reversed(list(gpus.values()))}  # the first of equal ones
     return {**names, **GPU_ALIASES}
 
 
 def _find(known: Mapping[str, T], others: Mapping[str, str], name: str, kind: str, asked: str) -> T:
-    """By exact name, then by plain name, then by other name."""
+    """By exact name, then by plain name, by other name, and without separators ('rtx4090') where that is one entry."""
     if asked in known:
         return known[asked]
     plain_names = {plain(each): each for each in known}
     target = plain_names.get(name) or others.get(name)
-    if target is None:
-        raise CatalogError(
-            f"unknown {kind} {show(asked)}; nearest: {nearest(asked, {*known, *others})};"
-            f" or describe it in a device file (docs/hardware.md)."
-        )
-    return known[target]
+    if target is not None:
+        return known[target]
+    every = {**others, **plain_names}
+    same = {each for other, each in every.items() if joined(other) == joined(name)}
+    if len(same) == 1:
+        return known[same.pop()]
+    spelled = {joined(each) for each in known}
+    choices = [*known, *(other for other in others if joined(other) not in spelled)]
+    raise CatalogError(
+        f"unknown {kind} {show(asked)}; nearest: {nearest_names(name, choices)};"
+        f" or describe it in a device file (docs/hardware.md)."
+    )

@@ -66,7 +66,7 @@ NOTE = structured("text", _note)
 NAMES = structured("list", _names)
 ARCHITECTURES = (
     "pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3",
-    "cdna4", "xe2", "tpu", "cpu", "x86-64", "x86_64", "aarch64", "arm64", "unknown",
+    "cdna4", "xe2", "gaudi", "tpu", "cpu", "x86-64", "x86_64", "aarch64", "arm64", "unknown",
 )  # fmt: skip
 DEVICE_TYPES = ("cuda", "cpu")
 TRUSTS = ("looked up", "recalled")

@@ -15,6 +15,7 @@ from precision_time.job.job import FRAMEWORK_ALIASES, FRAMEWORKS, Job
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.names import find
 from precision_time.zoo.workload import ZooEntry
 
 _DATA = CodeRule("a row of a table")
@@ -137,7 +138,7 @@ def _precision(text: str) -> str:
 
 def _entry(model: str, config: Mapping[str, Value]) -> ZooEntry | None:
     """The zoo entry of the row's model; a transformer given by its shape is a `gpt`, as in `training_step`."""
-    entry = ENTRIES.get(model.lower())
+    entry = find(model)
     return ENTRIES["gpt"] if entry is None and {"layers", "hidden"} <= set(config) else entry
 
 

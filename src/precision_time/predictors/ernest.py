@@ -28,6 +28,7 @@ from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, glo
 from precision_time.predictors.published import card_group
 from precision_time.reading import read_json, to_json
 from precision_time.report.write import make_folder, write_whole
+from precision_time.zoo.names import zoo_name
 
 _SCALE = ("gpus", "nodes", "layout", "run", "anchors", "schedule", "device")
 """Fields that set s and m instead of the job (of the layout only dp), or name a file."""
@@ -282,7 +283,7 @@ class Ernest:
         found = sorted(
             f"{str(each['job']).rpartition('|')[2]} in {each['precision']}"
             for each in known
-            if str(each["job"]).partition("|")[0] == job.model.lower()
+            if str(each["job"]).partition("|")[0] == zoo_name(job.model)
         )
         return f" (of this model it has {', '.join(dict.fromkeys(found))})" if found else ""
 

@@ -21,7 +21,7 @@ from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.predictors import traced_facts
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.names import find, zoo_name
 
 TRUSTED = ("A", "B")
 TABLES = (
@@ -83,7 +83,7 @@ def measured_job(row: Row) -> MeasuredJob:
 
 def dataset_of(model: str) -> str:
     """Type of data that a named model trains on by default ("" where unknown)."""
-    entry = ENTRIES.get(model.lower())
+    entry = find(model)
     return entry.dataset if entry is not None else ""
 
 
@@ -102,9 +102,9 @@ def job_group(measured: MeasuredJob) -> str:
 def card_group(measured: MeasuredJob) -> str:
     """Model and GPU type: a stricter group, of any number of GPUs and any machine."""
     job = measured.job
-    entry = ENTRIES.get(job.model.lower())
+    entry = find(job.model)
     config, sizes = (entry.config, entry.input) if entry is not None else ({}, {})
-    return "|".join((job.model.lower(), _departs(job.model_config, config), _departs(job.input, sizes), job.gpu))
+    return "|".join((zoo_name(job.model), _departs(job.model_config, config), _departs(job.input, sizes), job.gpu))
 
 
 def _departs(fields: Mapping[str, Value], defaults: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from precision_time.job.job import Job
 from precision_time.measurements.repository import data_folder
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.reading import read_records
-from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.names import find
 
 FOLDER = "small_networks"
 """Folder of the runs below `data/` of the repository; its README.md is the data card."""
@@ -73,7 +73,7 @@ def _measured(cells: Mapping[str, str], device: str | None, where: str) -> Measu
                 "run": {"samples": cells["samples"], "dataset": cells["dataset"]},
             }
         )
-        entry = ENTRIES.get(job.model)
+        entry = find(job.model)
         seconds = _PASS("pass_s", cells["pass_s"])
         cost_s = SECONDS("cost_s", cells["cost_s"] or 0.0)
         spread = _SPREAD("spread", cells["spread"]) if cells["spread"] else None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from precision_time.bounded_cache import Budget, bounded
 from precision_time.hardware.calibration import HostFigures
-from precision_time.hardware.catalog import stronger_gpus, weaker_gpus
+from precision_time.hardware.catalog import after_fit, stronger_gpus, weaker_gpus
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
@@ -112,7 +112,8 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
     times = _not_above_weaker(gpu, known)
     for stronger in near[1:]:
         other = _not_above_weaker(stronger, known)
-        slower = (other.seconds > times.seconds) & other.of_device & ~times.of_device
+        # a device added after the fit lowers no other (`weaker_gpus`), so it gives way also to lent curves
+        slower = (other.seconds > times.seconds) & (other.of_device | after_fit(gpu)) & ~times.of_device
         times = _replaced(times, np.flatnonzero(slower), other)
     # copies, since a view holds the arrays of all devices
     return KernelTimes(*(getattr(times, name).copy() for name in KernelTimes.__slots__)), None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from precision_time.zoo.tables import decoders, diffusion, language, small, speech_and_tables, vision
+from precision_time.zoo.tables import decoders, diffusion, language, open_decoders, small, speech_and_tables, vision
 from precision_time.zoo.workload import ZooEntry
 
 ENTRIES: dict[str, ZooEntry] = {
@@ -12,6 +12,7 @@ ENTRIES: dict[str, ZooEntry] = {
         language.ENTRIES,
         speech_and_tables.ENTRIES,
         decoders.ENTRIES,
+        open_decoders.ENTRIES,
         diffusion.ENTRIES,
         small.ENTRIES,
     )

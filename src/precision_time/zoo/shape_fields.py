@@ -29,12 +29,19 @@ def _flag(field: str, value: Any) -> int:
     return int(on_off(field, value))
 
 
+def _bias(field: str, value: Any) -> int | str:
+    """0, 1, or qkv."""
+    return "qkv" if isinstance(value, str) and value.strip().lower() == "qkv" else _flag(field, value)
+
+
 def _window(field: str, value: Any) -> int | str:
-    """0, a number of tokens, or one in every second layer, as "128_every_second_layer"."""
+    """0, a number of tokens, or one in part of the layers: "128_every_second_layer", "1024_five_of_six"."""
     width, _, which = str(value).strip().partition("_") if isinstance(value, (int, float, str)) else ("", "", "")
     tokens = TOKENS_OR_ZERO(field, width if which else value)
-    if which and which != "every_second_layer":
-        raise JobError(f"{field} is {show(value)}; write a number of tokens, or as in 128_every_second_layer")
+    if which and which not in ("every_second_layer", "five_of_six"):
+        raise JobError(
+            f"{field} is {show(value)}; write a number of tokens, or as in 128_every_second_layer or 128_five_of_six"
+        )
     return f"{tokens}_{which}" if which else int(tokens)
 
 
@@ -51,6 +58,13 @@ def _multipliers(field: str, value: Any) -> str:
     if not 2 <= len(parts) <= 10 or not all(re.fullmatch(r"[0-9]{1,2}", part) and int(part) for part in parts):
         raise JobError(f"{field} is {show(value)}; write the widths of two or more levels, as in 1-2-4-4")
     return "-".join(parts)
+
+
+def _depths(field: str, value: Any) -> str:
+    text = value if isinstance(value, str) else ""
+    if not re.fullmatch(r"[0-9]{1,3}(-[0-9]{1,3}){1,9}", text):
+        raise JobError(f"{field} is {show(value)}; write the layers of two or more levels, as in 0-2-10")
+    return text
 
 
 FLAG = structured("switch", _flag, ("0", "1"))
@@ -83,13 +97,20 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "segments": ShapeField(whole(1, 10**3), "kinds of segments"),
     "labels": ShapeField(CLASSES, "classes of the head"),
     "max_predictions": ShapeField(whole(1, 10**6, "tokens"), "masked tokens of a sequence"),
-    "act": ShapeField(choice((*_ACTIVATIONS, "swiglu", "clamped_quick_geglu")), "activation"),
+    "act": ShapeField(choice((*_ACTIVATIONS, "swiglu", "geglu", "clamped_quick_geglu")), "activation"),
     "norm": ShapeField(choice(("layernorm", "rmsnorm")), "normalisation"),
     "pos": ShapeField(choice(("learned", "rope", "yarn_rope", "none")), "positions"),
-    "bias": ShapeField(FLAG, "biases in linear layers"),
+    "bias": ShapeField(
+        structured("switch", _bias, ("0", "1", "qkv")),
+        "biases in linear layers; qkv: in those of queries, keys, values",
+    ),
     "tied_embeddings": ShapeField(FLAG, "the head shares the embedding's weights"),
     "qk_norm": ShapeField(FLAG, "queries and keys are normalised"),
+    "decoder_layers": ShapeField(DEPTH, "layers of the decoder, where it has another number"),
+    "text_hidden": ShapeField(WIDTH, "width of the text's stack"),
+    "text_heads": ShapeField(HEADS, "attention heads of the text's stack"),
     "fused_qkv": ShapeField(FLAG, "one projection for query, key and value"),
+    "post_norm": ShapeField(FLAG, "normalisation also after each part, before the sum"),
     "pre_norm": ShapeField(FLAG, "normalisation before each part"),
     "rope_theta": ShapeField(number(1, 1e12), "base of the rotary positions"),
     "rotary_percent": ShapeField(number(0.01, 1), "share of a head with rotary positions"),
@@ -168,6 +189,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     # diffusion
     "channels": ShapeField(WIDTH, "channels of the first level"),
     "multipliers": ShapeField(structured("text", _multipliers), "factor of the channels of each level"),
+    "depths": ShapeField(structured("text", _depths), "transformer layers of each level, as in 0-2-10"),
     "blocks": ShapeField(whole(1, 100, "blocks"), "residual blocks of a level"),
     "context": ShapeField(WIDTH, "width of the text's features"),
     "latent_channels": ShapeField(whole(1, 10**4, "channels"), "channels of the latent image"),
@@ -220,6 +242,8 @@ PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
     ("models.rcnn:build", "depth"): ShapeField(whole(1, 152, "layers"), "depth of a ResNet: 18, 34, 50, 101 or 152"),
     ("models.resnet:build", "variant"): ShapeField(choice(("v1", "v1.5")), "where the stride is"),
     ("models.jasper:build", "variant"): ShapeField(choice(("jasper", "quartznet")), "architecture"),
+    ("models.transformers_models:build_clip", "variant"): ShapeField(choice(("clip", "siglip")), "loss and heads"),
+    ("models.transformers_models:build_wav2vec2", "variant"): ShapeField(choice(("base", "large")), "where norms are"),
     ("models.vnet:build", "filters"): ShapeField(whole(1, 10**5, "channels"), "channels of the first level"),
 }
 """(builder, key) -> the type there, where a key means something else than usual."""

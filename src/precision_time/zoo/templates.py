@@ -17,6 +17,7 @@ from precision_time.capture.graph import OpGraph
 from precision_time.capture.kinds import with_attribute
 from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.tables.decoders import GPT, GPT_OSS, LLAMA, LORA, MLA, NEMOTRON
+from precision_time.zoo.tables.open_decoders import GEMMA, GEMMA3, MLA_LITE, PHI3, QWEN2
 from precision_time.zoo.workload import Symbol
 
 _SIZES = (
@@ -40,6 +41,7 @@ _ROUTED = (
     Symbol("experts", (12, 16), 24),
     Symbol("local_experts", (4, 6), 10),
 )
+_SHARED = (Symbol("ffn", (80, 112), 208), Symbol("shared_ffn", (40, 56), 88))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +87,25 @@ class Template:
             values["local_experts"] = values.get("experts", 0)
         return {s.name: int(values[s.name]) for s in self.symbols}
 
-    def with_dropout(self, graph: OpGraph, config: Mapping[str, Any]) -> OpGraph:
-        """The step with the model's own probability of dropout where the template has another one."""
-        stored, wanted = float(self.fixed["dropout"]), float(config["dropout"])
-        if stored == wanted:
-            return graph
-
-        return replace(graph, kinds=with_attribute(graph.kinds, _PROBABILITIES, stored, wanted))
+    def with_values(self, graph: OpGraph, config: Mapping[str, Any]) -> OpGraph:
+        """The step with the model's own probability of dropout and window, where the template has others."""
+        kinds = graph.kinds
+        if (stored := float(self.fixed["dropout"])) != (wanted := float(config["dropout"])):
+            kinds = with_attribute(kinds, _PROBABILITIES, stored, wanted)
+        if (window := _width(self.fixed)) != _width(config):
+            kinds = with_attribute(kinds, ("window",), window, _width(config))
+        return graph if kinds is graph.kinds else replace(graph, kinds=kinds)
 
     def config_at(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The `model_config` to capture at these sizes."""
         shape = {name: value for name, value in sizes.items() if name not in ("batch_size", "seq_len")}
         shape.setdefault("kv_heads", shape["heads"])
         return {**self.fixed, **shape, **self.shallow.changes}
+
+
+def _width(config: Mapping[str, Any]) -> int:
+    """Tokens of the window."""
+    return int(str(config["sliding_window"]).partition("_")[0])
 
 
 _PROBABILITIES = ("p", "dropout_p")
@@ -124,13 +132,17 @@ _SAME_OPERATORS: Mapping[tuple[str, Any], Any] = {
 def operators_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a decoder's `model_config` that choose its operators, in one spelling; 0 for experts it lacks.
 
-    Left out are sizes, keys without effect beside the others, and the probability of dropout beyond being positive.
+    Left out are sizes, keys without effect beside the others, the probability of dropout beyond being positive, and the
+    width of a window that some layers have.
     """
     config = {"rotary_percent": 1.0, **config}
     kept = {key: _SAME_OPERATORS.get((key, value), value) for key, value in config.items() if key not in _WIDTHS}
     for key, others in _ONLY_WITH.items():
         if not config.get(key):
             kept = {other: value for other, value in kept.items() if other not in others}
+    _, part, layers = str(config["sliding_window"]).partition("_")
+    if part:  # of any width, which is an attribute of attention
+        kept["sliding_window"] = layers
     if kept["pos"] != "rope":
         kept.pop("rotary_percent")
     if config["attn"] == "mla":  # its own head sizes stand for head_dim
@@ -194,14 +206,19 @@ TEMPLATES: tuple[Template, ...] = (
         "nemotron", _DECODER, {k: v for k, v in NEMOTRON.items() if k != "vocab"}, (*_SIZES, _KV_HEADS),
         products=_PRODUCTS,
     ),
+    Template("qwen2", _DECODER, QWEN2, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("qwen2-tied", _DECODER, {**QWEN2, "tied_embeddings": 1}, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("phi3", _DECODER, PHI3, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template("gemma", _DECODER, GEMMA, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template(
+        "gemma3", _DECODER, {**GEMMA3, "sliding_window": "512_five_of_six"}, (*_SIZES, _KV_HEADS), products=_PRODUCTS,
+    ),
     Template("llama-lora", _DECODER, LORA, (*_SIZES, _KV_HEADS), degree=4),
     _routed("mixtral", {"head_dim": 128}, 2, _KV_HEADS),
     _routed("qwen3-moe", {"head_dim": 128, "qk_norm": 1}, 8, _KV_HEADS),
     _routed("gpt-oss", {"head_dim": 64, **GPT_OSS}, 4, _KV_HEADS),
-    _routed(
-        "deepseek", {**MLA, "dense_layers": 1, "shared_ffn": 1}, 8,
-        Symbol("ffn", (80, 112), 208), Symbol("shared_ffn", (40, 56), 88),
-    ),
+    _routed("deepseek", {**MLA, "dense_layers": 1, "shared_ffn": 1}, 8, *_SHARED),
+    _routed("deepseek-lite", {**MLA_LITE, "dense_layers": 1, "shared_ffn": 1}, 6, *_SHARED),
 )  # fmt: skip
 
 

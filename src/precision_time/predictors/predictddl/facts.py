@@ -18,7 +18,7 @@ from precision_time.placement import catalog_of, cluster_of
 from precision_time.predictors.interface import global_batch_size, steps_of
 from precision_time.predictors.predictddl.network import Network, network_of
 from precision_time.predictors.predictddl.traced import TracedNetwork, job_of, key_of
-from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.names import find
 
 _TRACED_BATCH = 8
 """Batch of the capture. Facts are per sample, so one batch gives one trace for all jobs of a network."""
@@ -91,7 +91,7 @@ def _remembered(key: str) -> TracedNetwork:
 
 def traced_network(job: Job) -> TracedNetwork:
     """The network of a job, from the graph that ships or traced here and now."""
-    entry = ENTRIES.get(job.model.lower())
+    entry = find(job.model)
     step = _captured(job if is_code(job.model) else job.replace(batch_size=_TRACED_BATCH))
     usual = entry.batch_size if entry else step.batch_size
     return TracedNetwork(network_of(step.graph, step.batch_size), step.dataset or "", usual, _resolution(step.sizes))

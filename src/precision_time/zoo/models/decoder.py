@@ -6,12 +6,13 @@ measurement tables:
 
     layers, hidden, heads, kv_heads, head_dim, ffn, vocab
     norm = layernorm | rmsnorm
-    act = gelu | gelu_tanh | relu | relu2 | swiglu | clamped_quick_geglu
+    act = gelu | gelu_tanh | relu | relu2 | swiglu | geglu | clamped_quick_geglu
     pos = learned | rope | yarn_rope | none (YaRN scales the table of rotations, no more)
-    bias, tied_embeddings, qk_norm = 0 | 1
+    bias = 0 | 1 | qkv (only the projections to queries, keys and values); tied_embeddings, qk_norm = 0 | 1
     dropout, max_positions (rows of the learned position table), rope_theta, rotary_percent
     fused_qkv = 0 | 1: one projection for query, key and value, as GPT-2, MPT and Megatron have
-    sliding_window = 0 | keys of every layer | 128_every_second_layer; attn_sink = none | learned
+    sliding_window = 0 | keys of every layer | 128_every_second_layer | 1024_five_of_six; post_norm = 0 | 1 (also after
+        attention and feed-forward, before the sum, as in Gemma 3); attn_sink = none | learned
     attn = heads | mla, with q_lora, kv_lora, qk_nope, qk_rope, v_head (see `mla`)
     experts (0: dense), topk, moe_ffn, shared_ffn (0: none), dense_layers (so many first layers), router (see `moe`)
     local_experts (held by this rank; 0: all): it still works on tokens x topk rows
@@ -38,6 +39,7 @@ from precision_time.zoo.models.mla import LatentAttention
 from precision_time.zoo.models.moe import MixtureOfExperts
 from precision_time.zoo.models.operators import window_attention
 from precision_time.zoo.models.text import dropout, tokens, vocabulary_loss
+from precision_time.zoo.shallow import WINDOWED
 from precision_time.zoo.tables.decoders import GPT
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -59,11 +61,11 @@ class Attention(nn.Module):
         self.split = [query, keyvalue, keyvalue]
         self.fused = bool(config["fused_qkv"])
         if self.fused:
-            self.qkv = projection(config, hidden, query + 2 * keyvalue)
+            self.qkv = projection(config, hidden, query + 2 * keyvalue, qkv=True)
         else:
-            self.query = projection(config, hidden, query)
-            self.key = projection(config, hidden, keyvalue)
-            self.value = projection(config, hidden, keyvalue)
+            self.query = projection(config, hidden, query, qkv=True)
+            self.key = projection(config, hidden, keyvalue, qkv=True)
+            self.value = projection(config, hidden, keyvalue, qkv=True)
         self.output = projection(config, query, hidden)
         self.qk_norm = bool(config["qk_norm"])
         if self.qk_norm:
@@ -104,13 +106,16 @@ def _sinks(config: Config) -> bool:
 
 
 def window_of(config: Config, layer: int) -> int:
-    """Keys a query of this layer sees; 0: all before it. GPT-OSS begins with a layer that has the window."""
+    """Keys a query of this layer sees; 0: all before it. GPT-OSS begins with a layer that has the window, every sixth
+    layer of Gemma 3 has none."""
     width, _, which = str(config["sliding_window"]).partition("_")
-    if small_number(width) is None or which not in ("", "every_second_layer"):
+    if small_number(width) is None or which not in ("", *WINDOWED):
         raise ValueError(
-            f"sliding_window={config['sliding_window']!r} is not a width: use 128 or 128_every_second_layer"
+            f"sliding_window={config['sliding_window']!r} is not a width: use 128, 128_every_second_layer or "
+            "128_five_of_six"
         )
-    return 0 if which and layer % 2 else int(width)
+    period = WINDOWED.get(which, 0)
+    return 0 if period and layer % period == period - 1 else int(width)
 
 
 class Block(nn.Module):
@@ -128,10 +133,17 @@ class Block(nn.Module):
         else:
             self.ffn = FeedForward(config, int(config["ffn"]))
         self.dropout = dropout(float(config["dropout"]))
+        self.post_norm = bool(config["post_norm"])
+        if self.post_norm:
+            self.attention_post_norm = norm(str(config["norm"]), hidden)
+            self.ffn_post_norm = norm(str(config["norm"]), hidden)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), rope))
         feed = self.moe if self.sparse else self.ffn
+        if self.post_norm:
+            x = x + self.dropout(self.attention_post_norm(self.attention(self.attention_norm(x), rope)))
+            return x + self.dropout(self.ffn_post_norm(feed(self.ffn_norm(x))))
+        x = x + self.dropout(self.attention(self.attention_norm(x), rope))
         return x + self.dropout(feed(self.ffn_norm(x)))
 
 
@@ -251,6 +263,7 @@ def complete(config: Config) -> dict[str, object]:
         **GPT,
         "rope_theta": 10000.0,
         "rotary_percent": 1.0,
+        "post_norm": 0,
         "fused_qkv": int(str(config.get("norm", "layernorm")) == "layernorm"),
     }
     return derived | dict(config)

@@ -45,9 +45,14 @@ class LoraLinear(nn.Linear):
         return super().forward(x) + self.lora_b(2.0 * self.lora_a(self.dropout(x)))
 
 
-def projection(config: Config, inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer of attention; `lora` gives it an adapter of that rank."""
-    bias, rank = bool(config["bias"]), int(config["lora"])
+def biased(config: Config, qkv: bool = False) -> bool:
+    """Whether a linear layer has a bias; with `bias=qkv` only the projections to queries, keys and values have one."""
+    return qkv if config["bias"] == "qkv" else bool(config["bias"])
+
+
+def projection(config: Config, inputs: int, outputs: int, qkv: bool = False) -> nn.Linear:
+    """A linear layer of attention (`qkv`: to queries, keys or values); `lora` gives it an adapter of that rank."""
+    bias, rank = biased(config, qkv), int(config["lora"])
     if rank:
         return LoraLinear(inputs, outputs, bias, rank, float(config["lora_dropout"]))
     return nn.Linear(inputs, outputs, bias=bias)
@@ -68,10 +73,23 @@ def _clamped_quick_geglu(gate: Tensor, up: Tensor) -> Tensor:
     return gate * torch.sigmoid(1.702 * gate) * (up + 1.0)
 
 
+def _gelu(gate: Tensor) -> Tensor:
+    return F.gelu(gate, approximate="tanh")
+
+
+def _geglu(gate: Tensor, up: Tensor) -> Tensor:
+    return _gelu(gate) * up
+
+
 GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "swiglu": _swiglu,
+    "geglu": _geglu,
     "clamped_quick_geglu": _clamped_quick_geglu,
 }
+
+
+_OF_GATE: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": _gelu}
+"""Activation of the gate alone."""
 
 
 class FeedForward(nn.Module):
@@ -79,8 +97,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
-        hidden, bias, act = int(config["hidden"]), bool(config["bias"]), str(config["act"])
-        self.gated = GATED.get(act)
+        hidden, bias, act = int(config["hidden"]), biased(config), str(config["act"])
+        self.gated, self.of_gate = GATED.get(act), _OF_GATE.get(act)
         if self.gated:
             self.gate = nn.Linear(hidden, width, bias=bias)
         else:
@@ -89,8 +107,8 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(width, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gated is _swiglu:  # as written everywhere: the gate is activated before the other half is computed
-            return self.down(F.silu(self.gate(x)) * self.up(x))
+        if self.of_gate:  # as written everywhere, before the other half is computed
+            return self.down(self.of_gate(self.gate(x)) * self.up(x))
         if self.gated:
             return self.down(self.gated(self.gate(x), self.up(x)))
         return self.down(self.act(self.up(x)))

@@ -4,6 +4,9 @@ One training step: noise of a random strength on cached latents, the U-Net's gue
 error. Four levels of two residual blocks, each with a transformer over the positions except at the lowest resolution;
 attention to the positions and to 77 text tokens. With `text_encoder` the frozen OpenCLIP-H text model (24 layers of
 width 1024, of which the last is not run) runs forward first; else its result is an input.
+
+SDXL (arXiv:2307.01952) has three levels, transformers of `depths` layers in each of them and in the middle, and a
+vector of pooled text and image sizes (`pooled`) beside the time.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from precision_time.errors import JobError
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -54,16 +58,23 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Positions of an image as a sequence."""
 
-    def __init__(self, width: int, context: int, head: int) -> None:
+    def __init__(self, width: int, context: int, head: int, depth: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(32, width, eps=1e-6)
         self.enter, self.leave = nn.Linear(width, width), nn.Linear(width, width)
         self.layer = Layer(width, context, head)
+        self.more = nn.ModuleList(Layer(width, context, head) for _ in range(depth - 1))
 
     def forward(self, x: Tensor, context: Tensor) -> Tensor:
         rows = self.enter(self.norm(x).flatten(2).transpose(1, 2))
-        rows = self.leave(self.layer(rows, context))
+        rows = self.leave(self._layers(rows, context))
         return x + rows.transpose(1, 2).reshape(x.shape)
+
+    def _layers(self, rows: Tensor, context: Tensor) -> Tensor:
+        rows = self.layer(rows, context)
+        for layer in self.more:
+            rows = layer(rows, context)
+        return rows
 
 
 class Residual(nn.Module):
@@ -80,12 +91,12 @@ class Residual(nn.Module):
 
 
 class Stage(nn.Module):
-    """A residual block and, except at the lowest resolution, a transformer."""
+    """A residual block and a transformer of `depth` layers, if any."""
 
-    def __init__(self, inputs: int, outputs: int, time: int, context: int, head: int, attends: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, time: int, context: int, head: int, depth: int) -> None:
         super().__init__()
         self.residual = Residual(inputs, outputs, time)
-        self.transformer = Transformer(outputs, context, head) if attends else None
+        self.transformer = Transformer(outputs, context, head, depth) if depth else None
 
     def forward(self, x: Tensor, time: Tensor, context: Tensor) -> Tensor:
         x = self.residual(x, time)
@@ -98,6 +109,16 @@ def sinusoids(steps: Tensor, width: int) -> Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
 
+def _depths(config: Config, levels: int) -> list[int]:
+    """Transformer layers of each level; by default one, and none at the lowest resolution."""
+    if "depths" not in config:
+        return [1] * (levels - 1) + [0]
+    depths = [int(depth) for depth in str(config["depths"]).split("-")]
+    if len(depths) != levels:
+        raise JobError(f"depths={config['depths']} has {len(depths)} levels, multipliers has {levels}; give as many")
+    return depths
+
+
 class DiffusionUNet(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -105,25 +126,30 @@ class DiffusionUNet(nn.Module):
         self.width = width
         widths = [width * int(factor) for factor in str(config["multipliers"]).split("-")]
         blocks, latent, time = int(config["blocks"]), int(config["latent_channels"]), 4 * width
+        depths = _depths(config, len(widths))
         self.time_up, self.time_down = nn.Linear(width, time), nn.Linear(time, time)
+        pooled = int(config.get("pooled", 0))
+        self.pooled: nn.Sequential | None = None
+        if pooled:
+            self.pooled = nn.Sequential(nn.Linear(pooled, time), nn.SiLU(), nn.Linear(time, time))
         self.enter = nn.Conv2d(latent, width, 3, padding=1)
         self.down, self.smaller = nn.ModuleList(), nn.ModuleList()
         held, current = [width], width
         for level, outputs in enumerate(widths):
             last = level == len(widths) - 1
             for _ in range(blocks):
-                self.down.append(Stage(current, outputs, time, context, head, not last))
+                self.down.append(Stage(current, outputs, time, context, head, depths[level]))
                 current = outputs
                 held.append(current)
             if not last:
                 self.smaller.append(nn.Conv2d(current, current, 3, stride=2, padding=1))
                 held.append(current)
-        self.middle = Stage(current, current, time, context, head, True)
+        self.middle = Stage(current, current, time, context, head, max(1, depths[-1]))
         self.middle_last = Residual(current, current, time)
         self.up, self.larger = nn.ModuleList(), nn.ModuleList()
         for level, outputs in reversed(list(enumerate(widths))):
             for _ in range(blocks + 1):
-                self.up.append(Stage(current + held.pop(), outputs, time, context, head, level < len(widths) - 1))
+                self.up.append(Stage(current + held.pop(), outputs, time, context, head, depths[level]))
                 current = outputs
             if level:
                 self.larger.append(nn.Conv2d(current, current, 3, padding=1))
@@ -131,9 +157,11 @@ class DiffusionUNet(nn.Module):
         self.norm = nn.GroupNorm(32, current)
         self.leave = nn.Conv2d(current, latent, 3, padding=1)
 
-    def forward(self, x: Tensor, steps: Tensor, context: Tensor) -> Tensor:
+    def forward(self, x: Tensor, steps: Tensor, context: Tensor, pooled: Tensor | None = None) -> Tensor:
         wave = sinusoids(steps, self.width).to(x.dtype)
         time = self.time_down(F.silu(self.time_up(wave)))
+        if self.pooled is not None:
+            time = time + self.pooled(pooled)
         x = self.enter(x)
         held = [x]
         for i, stage in enumerate(self.down):
@@ -188,11 +216,19 @@ class StableDiffusion(nn.Module):
         self.unet = DiffusionUNet(config)
         self.text_encoder = TextEncoder(int(config["context"])) if bool(config["text_encoder"]) else None
 
-    def forward(self, latents: Tensor, noise: Tensor, steps: Tensor, levels: Tensor, text: Tensor) -> Tensor:
+    def forward(
+        self,
+        latents: Tensor,
+        noise: Tensor,
+        steps: Tensor,
+        levels: Tensor,
+        text: Tensor,
+        pooled: Tensor | None = None,
+    ) -> Tensor:
         kept = levels[steps][:, None, None, None].to(latents.dtype)
         noisy = latents * kept.sqrt() + noise * (1.0 - kept).sqrt()
         context = text if self.text_encoder is None else self.text_encoder(text)
-        return self.unet(noisy, steps, context)
+        return self.unet(noisy, steps, context, pooled)
 
 
 def build(config: Config, sizes: Sizes) -> Workload:
@@ -200,17 +236,17 @@ def build(config: Config, sizes: Sizes) -> Workload:
     channels, encodes = int(config["latent_channels"]), bool(config["text_encoder"])
     shape = (batch, channels, side, side)
     text = tokens(batch, length) if encodes else torch.zeros(batch, length, int(config["context"]))
+    inputs = {
+        "latents": torch.zeros(shape),
+        "noise": torch.zeros(shape),
+        "steps": tokens(batch),
+        "levels": torch.ones(1000),
+        "text": text,
+    }
+    if config.get("pooled"):
+        inputs["pooled"] = torch.zeros(batch, int(config["pooled"]))
     return Workload(
         module=StableDiffusion(config),
-        inputs={
-            "latents": torch.zeros(shape),
-            "noise": torch.zeros(shape),
-            "steps": tokens(batch),
-            "levels": torch.ones(1000),
-            "text": text,
-        },
-        loss=lambda module, inputs: F.mse_loss(
-            module(inputs["latents"], inputs["noise"], inputs["steps"], inputs["levels"], inputs["text"]).float(),
-            inputs["noise"].float(),
-        ),
+        inputs=inputs,
+        loss=lambda module, inputs: F.mse_loss(module(**inputs).float(), inputs["noise"].float()),
     )

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from precision_time.zoo.models.decoder_parts import norm
+from precision_time.zoo.models.decoder_parts import biased, norm
 from precision_time.zoo.models.operators import state_scan
 from precision_time.zoo.workload import Config
 
@@ -18,7 +18,7 @@ class Mamba(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        hidden, bias = int(config["hidden"]), bool(config["bias"])
+        hidden, bias = int(config["hidden"]), biased(config)
         self.heads, self.head_dim = int(config["mamba_heads"]), int(config["mamba_head_dim"])
         self.groups, self.state = int(config["mamba_groups"]), int(config["mamba_state"])
         if not (self.heads and self.head_dim and self.groups and self.state):

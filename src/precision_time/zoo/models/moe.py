@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from precision_time.zoo.models.decoder_parts import GATED, FeedForward
+from precision_time.zoo.models.decoder_parts import GATED, FeedForward, biased
 from precision_time.zoo.models.operators import grouped_linear, permute, unpermute
 from precision_time.zoo.models.text import activation
 from precision_time.zoo.workload import Config
@@ -27,7 +27,7 @@ class Router(nn.Module):
         if not 0 < int(config["topk"]) <= experts:
             raise ValueError(f"topk={config['topk']} of {experts} experts: use 1 to {experts}")
         self.sigmoid, self.topk = kind == "sigmoid", int(config["topk"])
-        self.linear = nn.Linear(int(config["hidden"]), experts, bias=bool(config["bias"]))
+        self.linear = nn.Linear(int(config["hidden"]), experts, bias=biased(config))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.linear(x).float()
@@ -68,8 +68,8 @@ class Experts(nn.Module):
         wide = 2 * width if self.gated else width
         self.up = nn.Parameter(torch.empty(local, hidden, wide))
         self.down = nn.Parameter(torch.empty(local, width, hidden))
-        self.up_bias = nn.Parameter(torch.zeros(local, wide)) if bool(config["bias"]) else None
-        self.down_bias = nn.Parameter(torch.zeros(local, hidden)) if bool(config["bias"]) else None
+        self.up_bias = nn.Parameter(torch.zeros(local, wide)) if biased(config) else None
+        self.down_bias = nn.Parameter(torch.zeros(local, hidden)) if biased(config) else None
         for weight in (self.up, self.down):
             nn.init.normal_(weight, std=0.02)
 

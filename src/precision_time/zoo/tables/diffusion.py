@@ -18,6 +18,43 @@ ENTRIES: tuple[ZooEntry, ...] = (
         symbols=(BATCH, LATENT), attention=True, ships_math=False, parameters=865_910_724,
         parameters_source="diffusers UNet2DConditionModel, stable-diffusion-2",
     ),
+    # 1024 x 1024 images; both text models' results are cached.
+    ZooEntry(
+        "sdxl", "models.diffusion_unet:build", "diffusion-unet", {"latent_size": 128, "text_tokens": 77}, "adamw",
+        "laion", 4,
+        config={
+            "channels": 320, "multipliers": "1-2-4", "depths": "0-2-10", "blocks": 2, "head": 64, "context": 2048,
+            "pooled": 2816, "latent_channels": 4, "text_encoder": 0,
+        },
+        attention=True, ships=False, parameters=2_567_463_684,
+        parameters_source="diffusers UNet2DConditionModel, stable-diffusion-xl-base-1.0",
+    ),
+    ZooEntry(
+        "flux1-dev", "models.diffusion_transformer:build_flux", "diffusion-transformer",
+        {"latent_size": 128, "text_tokens": 512}, "adamw", "cc12m", 1,
+        config={
+            "hidden": 3072, "heads": 24, "ffn": 12288, "double_blocks": 19, "single_blocks": 38, "context": 4096,
+            "pooled": 768, "latent_channels": 16, "guidance": 1,
+        },
+        attention=True, ships=False, parameters=11_901_408_320,
+        parameters_source="diffusers FluxTransformer2DModel, FLUX.1-dev",
+    ),
+    *(
+        ZooEntry(
+            name, "models.video_transformer:build", "video-transformer",
+            {"frames": 81, "image_size": (480, 832), "text_tokens": 512}, "adamw", "", 1,
+            config={
+                "hidden": hidden, "layers": layers, "heads": heads, "ffn": ffn, "patch": 2, "latent_channels": 16,
+                "context": 4096,
+            },
+            attention=True, ships_math=False, ships=ships, parameters=count,
+            parameters_source="Wan-Video/Wan2.1, published configuration (recalled)",
+        )
+        for name, hidden, layers, heads, ffn, count, ships in (
+            ("wan2.1-1.3b", 1536, 30, 12, 8960, 1_418_996_800, True),
+            ("wan2.1-14b", 5120, 40, 40, 13824, 14_288_491_584, False),
+        )
+    ),
     ZooEntry(
         "flux1-schnell", "models.diffusion_transformer:build_flux", "diffusion-transformer",
         {"latent_size": 32, "text_tokens": 256}, "adamw", "cc12m", 16,

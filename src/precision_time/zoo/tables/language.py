@@ -73,6 +73,32 @@ ENTRIES: tuple[ZooEntry, ...] = (
         parameters=124_697_433,
         parameters_source="transformers RobertaForMaskedLM, roberta-base",
     ),
+    # Recalled: facebook/esm2_t*_UR50D. Counts of these weights include a head of contacts, which is not trained.
+    *(
+        ZooEntry(
+            name=f"esm2-{size}",
+            builder="models.transformers_models:build_esm",
+            family="esm2",
+            input={"seq_len": 1024},
+            optimizer="adamw",
+            dataset="",
+            batch_size=batch,
+            config={"layers": layers, "hidden": hidden, "heads": heads, "ffn": 4 * hidden, "vocab": 33},
+            attention=True,
+            ships_math=False,
+            ships=size in ("150m", "650m"),
+            symbols=BATCH_SEQ,
+            parameters=count,
+            parameters_source="transformers EsmForMaskedLM, without the head of contacts",
+        )
+        for size, layers, hidden, heads, batch, count in (
+            ("8m", 6, 320, 20, 64, 7_512_474),
+            ("35m", 12, 480, 20, 32, 33_501_394),
+            ("150m", 30, 640, 20, 16, 148_140_154),
+            ("650m", 33, 1280, 20, 8, 651_043_254),
+            ("3b", 36, 2560, 40, 2, 2_839_005_634),
+        )
+    ),
     ZooEntry(
         name="electra-base",
         builder="models.electra:build",

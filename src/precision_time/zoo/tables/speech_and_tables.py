@@ -37,6 +37,66 @@ ENTRIES: tuple[ZooEntry, ...] = (
             ("quartznet-15x5", "quartznet", 144, 18_900_000, "arXiv:1910.10261 (rounded to 0.1 million)"),
         )
     ),
+    *(
+        ZooEntry(
+            name=f"whisper-{size}",
+            builder="models.transformers_models:build_whisper",
+            family="whisper",
+            input={"audio_frames": 3000, "n_mels": bands, "target_len": 448},
+            optimizer="adamw",
+            dataset="librispeech",
+            batch_size=batch,
+            config={
+                "layers": layers,
+                "decoder_layers": decoder,
+                "hidden": hidden,
+                "heads": hidden // 64,
+                "ffn": 4 * hidden,
+                "vocab": vocab,
+            },
+            clip_norm=1.0,
+            attention=True,
+            ships_math=False,
+            ships=size in ("small", "large-v3"),
+            parameters=count,
+            parameters_source=f"transformers WhisperForConditionalGeneration, whisper-{size}",
+        )
+        for size, layers, decoder, hidden, vocab, bands, batch, count in (
+            ("tiny", 4, 4, 384, 51865, 80, 64, 37_760_640),
+            ("base", 6, 6, 512, 51865, 80, 64, 72_593_920),
+            ("small", 12, 12, 768, 51865, 80, 32, 241_734_912),
+            ("medium", 24, 24, 1024, 51865, 80, 16, 763_857_920),
+            ("large-v3", 32, 32, 1280, 51866, 128, 8, 1_543_490_560),
+            ("large-v3-turbo", 32, 4, 1280, 51866, 128, 16, 808_878_080),
+        )
+    ),
+    *(
+        ZooEntry(
+            name=f"wav2vec2-{size}",
+            builder="models.transformers_models:build_wav2vec2",
+            family="wav2vec2",
+            input={"audio_samples": 160000, "target_len": 200},
+            optimizer="adamw",
+            dataset="librispeech",
+            batch_size=8,
+            config={
+                "variant": size,
+                "layers": layers,
+                "hidden": hidden,
+                "heads": heads,
+                "ffn": 4 * hidden,
+                "vocab": 32,
+            },
+            attention=True,
+            ships_math=False,
+            parameters=count - hidden,
+            parameters_source=f"transformers Wav2Vec2ForCTC, wav2vec2-{size} ({count:,}), without the mask's vector",
+        )
+        for size, layers, hidden, heads, count in (
+            ("base", 12, 768, 12, 94_396_320),
+            ("large", 24, 1024, 16, 315_471_520),
+        )
+    ),
     ZooEntry(
         name="waveglow",
         builder="models.waveglow:build",

@@ -11,6 +11,8 @@ from typing import Any
 
 from precision_time.zoo.workload import BATCH, Symbol, ZooEntry
 
+PAIRS = Symbol("batch_size", (4, 6, 8), 10, degree=2, apart=1)
+"""Of a contrastive loss, which compares every image with every text."""
 IMAGE = Symbol("image_size", (128, 160, 224), 288, degree=2, multiple_of=32, apart=32)
 
 TORCHVISION = "torchvision model documentation"
@@ -19,6 +21,14 @@ NNUNET = {"kernel": 3, "norm": "instance", "classes": 4, "inplace": 1}
 SMOOTH = {"classes": 1000, "label_smoothing": 0.1}
 
 _CNNS = (
+    *(
+        ZooEntry(
+            f"resnet{depth}", "models.resnet:build", "resnet", {"image_size": 224}, "sgd", "imagenet", 256,
+            config={"depth": depth, "variant": "v1.5", **SMOOTH}, symbols=(BATCH, IMAGE),
+            parameters=count, parameters_source=TORCHVISION,
+        )
+        for depth, count in ((18, 11_689_512), (34, 21_797_672), (101, 44_549_160), (152, 60_192_808))
+    ),
     ZooEntry(
         "resnet50", "models.resnet:build", "resnet", {"image_size": 224}, "sgd", "imagenet", 256,
         config={"depth": 50, "variant": "v1.5", **SMOOTH}, symbols=(BATCH, IMAGE),
@@ -182,17 +192,72 @@ _TORCHVISION = (
                  attention=True),
     _torchvision("vit-l-16", "vit_l_16", "vit", "adamw", 64, 304_326_632, label_smoothing=0.11, clip_norm=1.0,
                  attention=True),
+    _torchvision("vit-h-14", "vit_h_14", "vit", "adamw", 32, 632_045_800, label_smoothing=0.11, clip_norm=1.0,
+                 attention=True),
     _torchvision("swin-t", "swin_t", "swin", "adamw", 128, 28_288_354, label_smoothing=0.1, clip_norm=5.0),
+    _torchvision("swin-s", "swin_s", "swin", "adamw", 128, 49_606_258, label_smoothing=0.1, clip_norm=5.0),
     _torchvision("swin-b", "swin_b", "swin", "adamw", 64, 87_768_224, label_smoothing=0.1, clip_norm=5.0),
     _torchvision("convnext-t", "convnext_tiny", "convnext", "adamw", 128, 28_589_128, label_smoothing=0.1,
                  symbols=(BATCH, IMAGE)),
+    _torchvision("convnext-s", "convnext_small", "convnext", "adamw", 64, 50_223_688, label_smoothing=0.1,
+                 symbols=(BATCH, IMAGE), ships=False),
     _torchvision("convnext-b", "convnext_base", "convnext", "adamw", 64, 88_591_464, label_smoothing=0.1,
                  symbols=(BATCH, IMAGE)),
+    _torchvision("convnext-l", "convnext_large", "convnext", "adamw", 64, 197_767_336, label_smoothing=0.1,
+                 symbols=(BATCH, IMAGE), ships=False),
     _torchvision("vgg16", "vgg16", "vgg", "sgd", 64, 138_357_544, symbols=(BATCH, IMAGE)),
     _torchvision("inception-v3", "inception_v3", "inception", "sgd", 128, 27_161_264, side=299),
     _torchvision("densenet121", "densenet121", "densenet", "sgd", 128, 7_978_856, symbols=(BATCH, IMAGE)),
     _torchvision("mobilenet-v3-large", "mobilenet_v3_large", "mobilenet", "rmsprop", 256, 5_483_032,
                  symbols=(BATCH, IMAGE)),
+)  # fmt: skip
+
+_BACKBONES = (
+    *(
+        ZooEntry(
+            f"dinov2-{size}-14", "models.torchvision_models:build_timm", "vit", {"image_size": 224}, "adamw",
+            "imagenet", batch,
+            config={"name": model, "classes": 1000, "label_smoothing": 0.1}, clip_norm=1.0, attention=True,
+            ships_math=False, parameters=count - (37**2 - 16**2) * hidden + hidden * 1000 + 1000,
+            parameters_source=f"timm {model} ({count:,} at 518 pixels) at 224, with a head of 1,000 classes",
+        )
+        for size, model, batch, hidden, count in (
+            ("s", "vit_small_patch14_dinov2", 256, 384, 22_056_192),
+            ("b", "vit_base_patch14_dinov2", 128, 768, 86_579_712),
+            ("l", "vit_large_patch14_dinov2", 64, 1024, 304_367_616),
+        )
+    ),
+    *(
+        ZooEntry(
+            f"sam-{size}", "models.transformers_models:build_sam", "sam", {"image_size": 1024}, "adamw", "", 4,
+            config={"layers": layers, "hidden": hidden, "heads": heads, "ffn": 4 * hidden}, attention=True,
+            ships_math=False, ships=ships, parameters=count, parameters_source=f"transformers SamModel, sam-vit-{name}",
+        )
+        for size, name, layers, hidden, heads, count, ships in (
+            ("b", "base", 12, 768, 12, 93_735_728, True),
+            ("h", "huge", 32, 1280, 16, 641_090_864, False),
+        )
+    ),
+    *(
+        ZooEntry(
+            name, "models.transformers_models:build_clip", "clip", {"image_size": side, "text_tokens": length}, "adamw",
+            "", batch,
+            config={
+                "variant": variant, "layers": layers, "hidden": hidden, "heads": heads, "ffn": 4 * hidden,
+                "patch": patch, "text_hidden": text, "text_heads": text // 64, "vocab": vocab,
+            },
+            symbols=(PAIRS,), attention=True, ships_math=False, parameters=count,
+            parameters_source=f"transformers {source}",
+        )
+        for name, variant, side, length, batch, layers, hidden, heads, patch, text, vocab, count, source in (
+            ("clip-b-32", "clip", 224, 77, 256, 12, 768, 12, 32, 512, 49408, 151_277_313,
+             "CLIPModel, clip-vit-base-patch32"),
+            ("clip-l-14", "clip", 224, 77, 64, 24, 1024, 16, 14, 768, 49408, 427_616_513,
+             "CLIPModel, clip-vit-large-patch14"),
+            ("siglip-b-16", "siglip", 224, 64, 128, 12, 768, 12, 16, 768, 32000, 203_155_970,
+             "SiglipModel, siglip-base-patch16-224"),
+        )
+    ),
 )  # fmt: skip
 
 _GRAPHS = (
@@ -205,4 +270,4 @@ _GRAPHS = (
     ),
 )  # fmt: skip
 
-ENTRIES: tuple[ZooEntry, ...] = (*_CNNS, *_DETECTORS, *_SEGMENTERS, *_TORCHVISION, *_GRAPHS)
+ENTRIES: tuple[ZooEntry, ...] = (*_CNNS, *_DETECTORS, *_SEGMENTERS, *_TORCHVISION, *_BACKBONES, *_GRAPHS)
