@@ -34,7 +34,7 @@ from precision_time.job.importers.reader import flat
 OVERRIDES: dict[str, dict[str, Any]] = {
     "ds_auto.json": {"model": "gpt2", "precision": "bf16-master", "batch_size": 1, "grad_accum": 1},
 }
-NEEDS_MODEL = ("training_args.json", "accelerate.yaml", "lightning.yaml", "launch.sh", "ds.json")
+NEEDS_MODEL = ("manifest.yaml", "training_args.json", "accelerate.yaml", "lightning.yaml", "launch.sh", "ds.json")
 
 
 def imported(name: str, folder: Path) -> Imported:

@@ -333,6 +333,6 @@ FILES: dict[str, tuple[str, str]] = {
     "ds.json": (DEEPSPEED, "DeepSpeed config"),
     "titan.toml": (TORCHTITAN, "torchtitan config"),
     "pretrain.sh": (MEGATRON, "Megatron arguments"),
-    "job.yaml": (PYTORCH_JOB, "PyTorchJob of Kubernetes with launch command with Hugging Face TrainingArguments"),
+    "manifest.yaml": (PYTORCH_JOB, "PyTorchJob of Kubernetes with launch command with Hugging Face TrainingArguments"),
 }
 """Name of a file -> its content and its kind."""

@@ -76,7 +76,7 @@ def planning(source: random.Random, folder: Path) -> tuple[str, ...]:
 
 def time_limits(source: random.Random, folder: Path) -> tuple[str, ...]:
     """A command line of slurm or kubernetes on a damaged script or manifest."""
-    name = source.choice(("run.sbatch", "job.yaml"))
+    name = source.choice(("run.sbatch", "manifest.yaml"))
     text = import_files.FILES[name][0]
     text = mutated_text(source, text) if source.random() < 0.8 else text
     (folder / name).write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")

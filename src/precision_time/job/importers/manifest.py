@@ -50,7 +50,8 @@ class Manifest:
             fields["gpus"] = self.gpus * self.pods
             if self.pods > 1:
                 fields["nodes"] = self.pods
-        reasons = {"metadata, spec": f"beside pods, GPUs and the command, {NO_EFFECT}"}
+        reasons = dict.fromkeys(("apiVersion", "kind", "metadata"), NO_EFFECT)
+        reasons["spec"] = f"beside pods, GPUs and the command, {NO_EFFECT}"
         if self.product:
             reasons[f"nodeSelector {self.product}"] = "names a kind of GPU; `kubernetes` reads it, else give --gpu"
         if self.limit_s is not None:
