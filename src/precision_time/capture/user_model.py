@@ -30,7 +30,7 @@ from precision_time.capture.own_code import own_code
 from precision_time.capture.regimes import channels_last, dtype_renames, regime_of, transform
 from precision_time.capture.trace import require_torch
 from precision_time.errors import CaptureError, JobError, nearest
-from precision_time.job.code import check_code
+from precision_time.job.code import MODULE, check_code
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.zoo.workload import Workload
@@ -67,8 +67,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
         return workload
 
     with own_code(job.model):
-        path_text, function_name = _split(job.model)
-        function = _function(job, Path(path_text), function_name)
+        function = _function_of(job)
         graph = capture(
             build,
             Regime(regime_of(precision)),
@@ -77,7 +76,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
             device_rules=device_type,
             channels_last=channels_last(job.memory_format, precision),
         )
-        name, implementation = _optimizer(outcome["optimizer"], device_type)
+        name, implementation = optimizer_of(outcome["optimizer"], device_type)
     graph = transform(symbolic.rename_dtypes(graph, dtype_renames(precision)), precision, job.execution, device_type)
     return UserModelStep(job.model, graph, job.optimizer or name, implementation, outcome["batch"], dict(job.input))
 
@@ -86,15 +85,18 @@ def user_model_workload(job: Job) -> tuple[Workload, str, str | None]:
     """The user's model with example inputs on the current device, and its optimizer: name, implementation."""
     check_code(job.code, job.model)
     with own_code(job.model):
-        path_text, function_name = _split(job.model)
-        workload, optimizer, _ = _workload(job, _function(job, Path(path_text), function_name))
-        return workload, *_optimizer(optimizer, "cpu")  # as returned, whatever the default
+        workload, optimizer, _ = _workload(job, _function_of(job))
+        return workload, *optimizer_of(optimizer, "cpu")  # as returned, whatever the default
 
 
-def _split(model: str) -> tuple[str, str]:
-    """Path and function of "path/to/file.py:function"."""
-    path_text, _, function_name = model.rpartition(":") if ".py:" in model else (model, "", "make_job")
-    return path_text, function_name
+def _function_of(job: Job) -> Callable[..., Any]:
+    """The function that makes the job's model: of "path/to/file.py:function", or of a module of this process."""
+    if job.model.startswith(MODULE):
+        from precision_time.capture.given_module import given_module
+
+        return given_module(job.model).workload
+    path_text, _, function_name = job.model.rpartition(":") if ".py:" in job.model else (job.model, "", "make_job")
+    return _function(job, Path(path_text), function_name)
 
 
 def _function(job: Job, path: Path, name: str) -> Callable[..., Any]:
@@ -193,8 +195,11 @@ def _loss(inputs: Any, loss: Any, targets: Any) -> Callable[[torch.nn.Module, di
     return run
 
 
-def _optimizer(optimizer: Any, device_type: str) -> tuple[str, str | None]:
-    """Name and implementation of the optimizer that the user's function returned; None: the device's default."""
+def optimizer_of(optimizer: Any, device_type: str) -> tuple[str, str | None]:
+    """Name and implementation of a `torch.optim` optimizer, or of its name; None: the device's default.
+
+    Raises `CaptureError` for an optimizer whose passes over the weights are not known.
+    """
     if optimizer is None:
         return "sgd", None
     if isinstance(optimizer, str):

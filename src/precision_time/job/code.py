@@ -38,9 +38,13 @@ def rule_of(place: str, allow_code: bool) -> CodeRule:
     return ALLOWED if allow_code else CodeRule(place)
 
 
+MODULE = "module:"
+"""Prefix of the model word of a module that a program gave (`capture.given_module`)."""
+
+
 def is_code(model: str) -> bool:
-    """Whether the model word is a Python file: FILE.py or FILE.py:FUNCTION."""
-    return model.endswith(".py") or ".py:" in model
+    """Whether the model word is a Python file, FILE.py or FILE.py:FUNCTION, or a module of this process."""
+    return model.endswith(".py") or ".py:" in model or model.startswith(MODULE)
 
 
 def check_code(rule: CodeRule, text: str, field: str = "model", fix: str = _NAME_IT) -> None:

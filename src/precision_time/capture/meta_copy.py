@@ -1,0 +1,188 @@
+"""Copies of a user's module and batch on the meta device: the structure is copied, weights and data are not.
+
+A module may be compiled, wrapped for data parallelism or sharded by `fully_shard`; the copy is of the plain module
+inside, and the notes say what was left out. Attributes that are neither modules, tensors nor plain containers are
+shared with the original, so that data sets and tokenizers are not copied.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from precision_time.errors import CaptureError
+
+_LONGEST = 10_000
+"""Entries of a container above which it is shared: it holds data."""
+_HOOKS = tuple(name for name in vars(torch.nn.Module()) if name.endswith(("_hooks", "_hooks_with_kwargs")))
+_KEPT_HOOKS = "torch.nn.utils."
+"""Module of the hooks that compute a weight (weight norm, spectral norm); all others belong to the training loop."""
+_COMPILED, _WRAPPED = "OptimizedModule", ("DistributedDataParallel", "DataParallel")
+_REPLACED = frozenset({"_original_forward", "_old_forward"})
+_FLAT = "FullyShardedDataParallel"
+
+
+def unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, tuple[str, ...]]:
+    """The plain module inside of `torch.compile` and data-parallel wrappers, and a note for each that was removed.
+
+    Raises `CaptureError` for `FullyShardedDataParallel`, whose flat shards no longer have the shapes of the weights.
+    """
+    notes = []
+    while (kind := type(module).__name__) in (_COMPILED, *_WRAPPED):
+        inner = module._orig_mod if kind == _COMPILED else module.module
+        what = "torch.compile" if kind == _COMPILED else kind
+        notes.append(f"the model is {type(inner).__name__}, taken out of {what}")
+        module = inner
+    if any(type(each).__name__ == _FLAT for each in module.modules()):
+        raise CaptureError(
+            f"model {type(module).__name__} is wrapped in {_FLAT}, whose flat shards do not have the shapes of the "
+            "weights; give the module before it is wrapped, with layout='fsdp'"
+        )
+    return module, tuple(notes)
+
+
+def meta_module(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of an unwrapped module on the meta device; ties between weights stay, hooks of training loops do not."""
+    copier = _Copier()
+    for each in module.modules():
+        copier.add(each)
+    for each in module.modules():
+        copier.fill(each)
+    copied: torch.nn.Module = copier.modules[id(module)]
+    return copied
+
+
+def meta_tensors(value: Any) -> Any:
+    """A batch with every tensor replaced by one on the meta device of the same shape, strides and dtype."""
+    return _Copier().value(value)
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a batch, in the order of its containers."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors_of(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_of(each)
+
+
+def with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """A batch with its tensors replaced, in the order of `tensors_of`."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, Mapping):
+        return _like_mapping(value, {key: with_tensors(each, tensors) for key, each in value.items()})
+    if isinstance(value, (list, tuple)):
+        return _like_sequence(value, [with_tensors(each, tensors) for each in value])
+    return value
+
+
+def _like_mapping(value: Mapping[Any, Any], content: dict[Any, Any]) -> Any:
+    """A mapping of the same class where it can be made from a dict (`BatchEncoding`), else a dict."""
+    if type(value) is dict:
+        return content
+    try:
+        return type(value)(content)  # type: ignore[call-arg]
+    except Exception:
+        return content
+
+
+def _like_sequence(value: list[Any] | tuple[Any, ...], content: list[Any]) -> Any:
+    if isinstance(value, tuple):
+        return type(value)(*content) if hasattr(value, "_fields") else tuple(content)
+    return content
+
+
+class _Copier:
+    """What was copied, by the identity of the original."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, Any] = {}
+        self.tensors: dict[int, torch.Tensor] = {}
+
+    def add(self, module: torch.nn.Module) -> None:
+        """An empty copy of one module, of its class before `fully_shard`."""
+        kind: Any = type(module)
+        if any(each.__name__ == "FSDPModule" for each in kind.__bases__):
+            kind = kind.__mro__[2]  # FSDP<Class>, FSDPModule, Class
+        self.modules[id(module)] = kind.__new__(kind)
+
+    def fill(self, module: torch.nn.Module) -> None:
+        """Everything that the copy of a module holds."""
+        held = _state(module)
+        for name in _REPLACED & held.keys():  # accelerate replaces `forward` by one with autocast or with hooks
+            held.pop("forward", None)
+            held.pop(name)
+        kept = {name: _kept_hooks(held.pop(name)) for name in _HOOKS if isinstance(held.get(name), OrderedDict)}
+        kept |= {name: held.pop(name) for name in _HOOKS if name in held}
+        state = {**{name: self.value(value) for name, value in held.items()}, **kept}
+        copied = self.modules[id(module)]
+        if type(copied).__setstate__ is torch.nn.Module.__setstate__:
+            copied.__dict__.update(state)
+        else:
+            copied.__setstate__(state)
+
+    def value(self, value: Any) -> Any:
+        """The copy of an attribute or of a part of a batch."""
+        if isinstance(value, torch.nn.Module):
+            return self.modules[id(value)] if id(value) in self.modules else self._unregistered(value)
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if isinstance(value, types.MethodType) and id(value.__self__) in self.modules:
+            return types.MethodType(value.__func__, self.modules[id(value.__self__)])
+        if isinstance(value, (dict, list, tuple, set, deque, Mapping)) and len(value) <= _LONGEST:
+            return self._container(value)
+        return value
+
+    def _unregistered(self, module: torch.nn.Module) -> Any:
+        """A module that is held without being registered, for example in a list."""
+        new = [each for each in module.modules() if id(each) not in self.modules]
+        for each in new:
+            self.add(each)
+        for each in new:
+            self.fill(each)
+        return self.modules[id(module)]
+
+    def _container(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return _like_mapping(value, {key: self.value(each) for key, each in value.items()})
+        if isinstance(value, (list, tuple)):
+            return _like_sequence(value, [self.value(each) for each in value])
+        return type(value)(value)
+
+    def tensor(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor without memory, of the whole shape where ranks hold shards (`DTensor`)."""
+        if id(value) not in self.tensors:
+            with torch.no_grad():
+                size, stride = tuple(value.shape), tuple(value.stride()) if value.layout is torch.strided else None
+                copied = (
+                    torch.empty(size, dtype=value.dtype, device="meta")
+                    if stride is None
+                    else torch.empty_strided(size, stride, dtype=value.dtype, device="meta")
+                )
+            if isinstance(value, torch.nn.Parameter):
+                copied = torch.nn.Parameter(copied, requires_grad=value.requires_grad)
+            else:
+                copied.requires_grad_(value.requires_grad and value.is_leaf)
+            self.tensors[id(value)] = copied
+        return self.tensors[id(value)]
+
+
+def _state(module: torch.nn.Module) -> dict[str, Any]:
+    """What a module holds, as it would be pickled: a metric leaves out its wrapped methods, Lightning its trainer."""
+    getter = getattr(type(module), "__getstate__", None)
+    if getter is None or getter is getattr(object, "__getstate__", None):
+        return dict(module.__dict__)
+    return dict(getter(module))
+
+
+def _kept_hooks(hooks: OrderedDict[int, Any]) -> OrderedDict[int, Any]:
+    kept = {key: hook for key, hook in hooks.items() if type(hook).__module__.startswith(_KEPT_HOOKS)}
+    return OrderedDict(kept)
