@@ -180,7 +180,10 @@ def _state(module: torch.nn.Module) -> dict[str, Any]:
     getter = getattr(type(module), "__getstate__", None)
     if getter is None or getter is getattr(object, "__getstate__", None):
         return dict(module.__dict__)
-    return dict(getter(module))
+    try:
+        return dict(getter(module))
+    except Exception:  # modules with parametrizations refuse to be pickled
+        return dict(module.__dict__)
 
 
 def _kept_hooks(hooks: OrderedDict[int, Any]) -> OrderedDict[int, Any]:

@@ -63,6 +63,9 @@ class PredictTime(TrainerCallback):
         if not state.is_world_process_zero:
             self.session.off = True
             return
+        self.session.attempt(lambda: self._begin(args, state, kwargs))
+
+    def _begin(self, args: Any, state: Any, kwargs: Any) -> None:
         model = kwargs["model"]
         per_epoch = _steps_per_epoch(args, kwargs.get("train_dataloader"))
         self._steps = state.max_steps - state.global_step

@@ -66,6 +66,9 @@ class PredictTime(Callback):
             self.session.off = True
             return
         self._at_step, self._in_step = trainer.global_step, False
+        self.session.attempt(lambda: self._begin(trainer))
+
+    def _begin(self, trainer: Any) -> None:
         steps = _steps_left(trainer)
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         per_epoch = _steps_per_epoch(trainer)

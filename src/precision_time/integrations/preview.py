@@ -5,9 +5,11 @@ This module needs torch to trace the module, and knows no training framework.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +67,17 @@ def predict_given(
     merged.setdefault("batch_size", given.batch_size)
     job = Job.from_fields({"model": given.name, **merged}, GIVEN)
     estimate = predict(job)
+    # The estimate holds the module, so that its job can be predicted or compared as long as the estimate lives.
+    estimate = dataclasses.replace(estimate, events=partial(_events, given, estimate))
     gpu = cluster_of(job).gpu
     here = gpu.device_type == device_type and (device_type != "cuda" or _is_this_gpu(gpu.name))
     if not here:
         notes = (*notes, f"predicted for {job.gpu}, but this process trains on {device_type}: it is not corrected")
     return Preview(estimate, here, (*given.notes, *notes))
+
+
+def _events(given: GivenModule, estimate: Estimate) -> dict[str, Any]:
+    return estimate.trace_events()
 
 
 _LENGTHS = ("epochs", "steps", "samples")

@@ -80,6 +80,10 @@ def _guarded(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenat
     def run(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if self.off:
             return
+        if self._guarding:  # by the method that called this one
+            method(self, *args, **kwargs)
+            return
+        self._guarding = True
         began = time.perf_counter()
         try:
             method(self, *args, **kwargs)
@@ -87,6 +91,7 @@ def _guarded(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenat
             self.off = True
             _log.warning("precision-time: %s; training goes on without its prediction", _reason(error))
         finally:
+            self._guarding = False
             self.cost_s += time.perf_counter() - began
 
     return run
@@ -105,7 +110,7 @@ class Session:
         self.live = LiveRun(warmup=settings.warmup)
         self.preview: Preview | None = None
         self.notes: list[str] = []
-        self.off = False
+        self.off = self._guarding = False
         self.cost_s = 0.0
         self._outcome: Outcome | None = None
         self._probe = DeviceProbe("cpu")
@@ -115,6 +120,11 @@ class Session:
         self._paused_s = self._paused_inside_s = 0.0
         self._told_s = self._written_s = 0.0
         self._compared = False
+
+    @_guarded
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Run code of an integration that may fail."""
+        work()
 
     # --- before the first step
 
