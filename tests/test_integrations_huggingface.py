@@ -102,7 +102,9 @@ def at(callback: PredictTime, clock: Clock) -> PredictTime:
 
 def test_a_real_training_is_predicted_before_its_first_step(tmp_path: Path, device: str) -> None:
     texts: list[tuple[int, str]] = []
-    callback = PredictTime(device=device, evaluation_samples=16, report=lambda text: texts.append((run.state.global_step, text)))
+    callback = PredictTime(
+        device=device, evaluation_samples=16, report=lambda text: texts.append((run.state.global_step, text))
+    )
     run = trainer(
         tmp_path / "out", callback, eval_strategy="steps", eval_steps=10, save_strategy="steps", save_steps=15,
         gradient_accumulation_steps=2,
@@ -265,7 +267,9 @@ def test_a_train_costs_less_than_two_seconds_more_and_the_time_left_is_right(
 
         callback = PredictTime(device=device, report=lambda text: None)
         config = transformers.GPT2Config(n_layer=4, n_embd=256, n_head=4, vocab_size=1000, n_positions=32)
-        run = trainer(tmp_path, callback if name == "with" else None, net=transformers.GPT2LMHeadModel(config), max_steps=150)
+        run = trainer(
+            tmp_path, callback if name == "with" else None, net=transformers.GPT2LMHeadModel(config), max_steps=150
+        )
         run.add_callback(Watch())
         began = time.perf_counter()
         run.train()

@@ -102,9 +102,7 @@ def make_job(batch_size=8):
 """
     )
     batch = torch.empty(8, 16), torch.empty(8, dtype=torch.long)
-    given = GivenModule(
-        eval(body, {"torch": torch}), batch, lambda module, b: F.cross_entropy(module(b[0]), b[1])
-    )
+    given = GivenModule(eval(body, {"torch": torch}), batch, lambda module, b: F.cross_entropy(module(b[0]), b[1]))
     for precision in ("fp32", "amp-bf16", "bf16", "bf16-master"):
         for batch_size in (8, 64):
             fields: dict[str, Any] = {"precision": precision, "batch_size": batch_size}
@@ -198,7 +196,9 @@ def test_the_batch_may_have_another_size() -> None:
     given = GivenModule(nn.Linear(16, 16), batch, lambda module, b: (module(b["x"]) * b["weight"] * b["scalar"]).sum())
     shapes = [tuple(tensor.shape) for tensor in given.workload(6).inputs.values()]
     assert shapes == [(6, 16), (16,), ()]
-    assert predict(Job(given.name, batch_size=4)).flops_per_step != predict(Job(given.name, batch_size=8)).flops_per_step
+    assert (
+        predict(Job(given.name, batch_size=4)).flops_per_step != predict(Job(given.name, batch_size=8)).flops_per_step
+    )
 
 
 def test_the_loss_is_found_in_what_a_model_returns() -> None:

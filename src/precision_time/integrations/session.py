@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from precision_time.errors import PrecisionTimeError
+from precision_time.estimate.estimate import Estimate
 from precision_time.integrations.live import LiveRun, Pauses
 from precision_time.integrations.outcome import Outcome
 from precision_time.integrations.preview import Fields, Preview, check_fields
@@ -164,6 +165,7 @@ class Session:
             return
         estimate, live = self.preview.estimate, self.live
         live.predicted, live.here = estimate.step, self.preview.here
+        self._expect_evaluations(estimate)
         parts = estimate.goodput.parts if estimate.goodput else {}
         for name, pauses in (("evaluation", live.evaluations), ("checkpoints", live.checkpoints)):
             count = (estimate.steps or 0) // pauses.every_steps if pauses.every_steps else 0
@@ -174,6 +176,17 @@ class Session:
             if pauses.unknown:
                 self.notes.append(f"{name} are not in the time left before the first of them was measured")
 
+    def _expect_evaluations(self, estimate: Estimate) -> None:
+        """Take the length of the run and the steps between evaluations from the job, where the framework has none."""
+        run, live = estimate.job.run, self.live
+        live.steps = estimate.steps if live.steps is None else live.steps
+        if live.evaluations.every_steps is None:
+            epochs, per_epoch = run.evaluation_every_epochs, estimate.steps_per_epoch
+            by_epoch = max(round(epochs * per_epoch), 1) if epochs and per_epoch else None
+            live.evaluations.every_steps = run.evaluation_every_steps or by_epoch
+        if live.checkpoints.every_steps is None:
+            live.checkpoints.every_steps = run.checkpoint_every_steps
+
     # --- while it trains
 
     @_guarded
@@ -183,9 +196,9 @@ class Session:
         self._probe.step_begins()
 
     @_guarded
-    def step_ends(self) -> None:
-        """A step is done."""
-        now = self.settings.clock()
+    def step_ends(self, at_s: float | None = None) -> None:
+        """A step is done, now or at an earlier time of the clock."""
+        now = self.settings.clock() if at_s is None else at_s
         began, mark = self._step_began_s, self._mark_s
         if began is None or mark is None or self._began_s is None:
             return

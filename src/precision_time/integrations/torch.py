@@ -106,17 +106,9 @@ def preview(
     if rank_of(os.environ):
         run.session.off = True
         return run
-    run.session.begin(
-        fields.get("steps"),
-        device_type_of(model),
-        None,
-        fields.get("evaluation_every_steps"),
-        fields.get("checkpoint_every_steps"),
-    )
+    steps = fields.get("steps")
+    run.session.begin(steps if isinstance(steps, int) else None, device_type_of(model), None)
     run.session.predict(lambda: _predicted(model, batch, loss, optimizer, dict(settings.fields)))
-    made = run.session.preview
-    if made is not None:
-        run.session.live.steps = made.estimate.steps
     return run
 
 
@@ -128,6 +120,7 @@ class TrainingRun:
 
     def __init__(self, session: Session, grad_accum: int = 1) -> None:
         self.session, self._grad_accum = session, grad_accum
+        self._left_s: float | None = None
 
     @property
     def estimate(self) -> Estimate | None:
@@ -141,15 +134,15 @@ class TrainingRun:
 
     def watch(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of a loader; what passes between two of them is one micro-step. Call it once for each epoch."""
+        self._settle()
         for index, batch in enumerate(loader, 1):
             if index % self._grad_accum == 1 or self._grad_accum == 1:
                 self.session.step_begins()
             last = index % self._grad_accum == 0
             try:
                 yield batch
-            except GeneratorExit:  # the loop was left by `break`, after this batch
-                if last:
-                    self.session.step_ends()
+            except GeneratorExit:  # the loop was left: by `break`, after its step, or by an exception, which `end` gets
+                self._left_s = self.session.settings.clock() if last else None
                 raise
             if last:
                 self.session.step_ends()
@@ -164,14 +157,23 @@ class TrainingRun:
         """Around the writing of a checkpoint between two steps."""
         yield from self._pause("checkpoint")
 
+    def _settle(self) -> None:
+        """Count the step in which a loop was left by `break`."""
+        if self._left_s is not None and self.session.live.done != self.session.live.steps:
+            self.session.step_ends(self._left_s)
+        self._left_s = None
+
     def _pause(self, what: str) -> Iterator[None]:
+        self._settle()
         clock = self.session.settings.clock
         began = clock()
         yield
         self.session.paused(what, clock() - began)
 
     def end(self, stopped: str = "") -> None:
-        """The run is over: prints its time and writes the outcome."""
+        """The run is over: prints its time and writes the outcome. `stopped`: why, where it is not done."""
+        if not stopped:
+            self._settle()
         self.session.end(stopped)
 
     def __enter__(self) -> TrainingRun:
