@@ -313,11 +313,11 @@ def test_of_a_long_run_every_nth_step_is_kept(tmp_path: Path) -> None:
 
 
 def test_wrong_fields_are_refused_before_training() -> None:
-    with pytest.raises(PrecisionTimeError, match="gpuz.*nearest.*gpu"):
+    with pytest.raises(PrecisionTimeError, match=r"gpuz.*nearest.*gpu"):
         Settings({"gpuz": "h100"})
-    with pytest.raises(CatalogError, match="h1000.*h100"):
+    with pytest.raises(CatalogError, match=r"h1000.*h100"):
         Settings({"gpu": "h1000"})
-    with pytest.raises(PrecisionTimeError, match="none.json"):
+    with pytest.raises(PrecisionTimeError, match=r"none.json"):
         Settings({"device": "none.json"})
 
 

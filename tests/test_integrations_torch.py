@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from fakes import HOST, TWO, US, device_document, kernel_row, product  # noqa: E402
-from precision_time import Estimate, compare, predict  # noqa: E402
+from precision_time import Estimate, compare, predict, predict_time  # noqa: E402
 from precision_time.errors import CaptureError, JobError, PrecisionTimeError  # noqa: E402
 from precision_time.integrations.torch import TrainingRun, predict_module, preview, suggest_batch_size  # noqa: E402
 from precision_time.largest_batch import largest_micro_batch, memory_of  # noqa: E402
@@ -98,13 +98,17 @@ def test_micro_steps_and_a_loop_that_is_left(device: str) -> None:
 def test_an_exception_in_the_loop_is_raised_and_is_in_the_outcome(tmp_path: Path, device: str) -> None:
     model, path = net(), tmp_path / "outcome.json"
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with (
-        pytest.raises(ZeroDivisionError),
-        preview(model, optimizer, BATCH, loss=F.cross_entropy, device=device, steps=9, output=path, report=str) as run,
-    ):
-        for _ in run.watch(data(9)):
-            if run.session.live.done == 3:
-                _ = 1 / 0
+
+    def loop() -> None:
+        with preview(
+            model, optimizer, BATCH, loss=F.cross_entropy, device=device, steps=9, output=path, report=str
+        ) as run:
+            for _ in run.watch(data(9)):
+                if run.session.live.done == 3:
+                    _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
     content = json.loads(path.read_text())
     assert content["ended"] == "ZeroDivisionError: division by zero"
     assert content["steps"] == {"done": 3, "planned": 9}
@@ -192,11 +196,11 @@ def test_bad_input_is_one_sentence(fields: dict[str, Any], message: str) -> None
 def test_a_batch_or_model_of_the_wrong_kind() -> None:
     with pytest.raises(JobError, match=r"batch is Tensor, but with loss it must be \(inputs, targets\)"):
         predict_module(net(), BATCH[0], loss=F.cross_entropy, gpu="h100")
-    with pytest.raises(JobError, match="model is int, not a torch.nn.Module"):
+    with pytest.raises(JobError, match=r"model is int, not a torch.nn.Module"):
         preview(3, None, BATCH)
-    with pytest.raises(CaptureError, match="could not be made without arguments"):
+    with pytest.raises(CaptureError, match=r"could not be made without arguments"):
         predict_module(nn.Linear, BATCH[0], gpu="h100")
-    with pytest.raises(CaptureError, match="returned no loss"):
+    with pytest.raises(CaptureError, match=r"returned no loss"):
         predict_module(lambda: Returns(), BATCH[0], gpu="h100")
 
 
@@ -209,6 +213,11 @@ class Returns(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return {"output": self.linear(x)}
+
+
+def test_predict_time_names_what_takes_a_module() -> None:
+    with pytest.raises(JobError, match=r"model is the module Sequential.*predict_module\(model, batch"):
+        predict_time(net())  # type: ignore[arg-type]
 
 
 def test_a_mapping_is_given_as_keywords() -> None:
@@ -281,7 +290,8 @@ def test_an_absent_framework_names_the_extra(module: str, extra: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_time_left_of_a_plain_loop_is_right(device: str, idle_machine: None) -> None:
+@pytest.mark.usefixtures("idle_machine")
+def test_the_time_left_of_a_plain_loop_is_right(device: str) -> None:
     model, left = net(8192), {}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     run = preview(model, optimizer, BATCH, loss=F.cross_entropy, device=device, steps=600, report=str)

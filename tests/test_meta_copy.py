@@ -1,4 +1,4 @@
-"""Modules given in Python: copied to meta without weights, unwrapped with a note, traced as the same module in a file."""
+"""Modules given in Python: copied to meta without weights, unwrapped with a note, traced as those of a file."""
 
 from __future__ import annotations
 
@@ -147,8 +147,18 @@ def test_flat_shards_are_refused() -> None:
     class FullyShardedDataParallel(nn.Module):
         """Has the name of torch's class, which cannot be made without a process group and an accelerator."""
 
-    with pytest.raises(CaptureError, match="flat shards .* give the module before it is wrapped, with layout='fsdp'"):
-        unwrapped(nn.Sequential(FullyShardedDataParallel()))
+    original = nn.Linear(2, 2)  # whose weights are views of a shard
+    original.weight._fsdp_flattened = True
+    for module in (nn.Sequential(FullyShardedDataParallel()), original):
+        with pytest.raises(CaptureError, match=r"flat shards .* give the module before .*, with layout='fsdp'"):
+            unwrapped(module)
+
+
+def test_weights_that_deepspeed_partitioned_have_their_whole_shape() -> None:
+    layer = nn.Linear(16, 16)
+    for parameter in layer.parameters():
+        parameter.ds_shape, parameter.data = parameter.shape, torch.empty(0)
+    assert [tuple(p.shape) for p in meta_module(layer).parameters()] == [(16, 16), (16,)]
 
 
 def test_a_class_or_a_function_is_made_on_meta() -> None:
@@ -156,9 +166,9 @@ def test_a_class_or_a_function_is_made_on_meta() -> None:
     assert GivenModule(lambda: nn.Linear(16, 16), BATCH, mse).batch_size == 8
     with pytest.raises(CaptureError, match=r"Linear could not be made without arguments .* give an instance"):
         GivenModule(nn.Linear, BATCH, mse)
-    with pytest.raises(CaptureError, match="model is int, not a torch.nn.Module"):
+    with pytest.raises(CaptureError, match=r"model is int, not a torch.nn.Module"):
         GivenModule(3, BATCH, mse)
-    with pytest.raises(CaptureError, match="made int, not a torch.nn.Module"):
+    with pytest.raises(CaptureError, match=r"made int, not a torch.nn.Module"):
         GivenModule(int, BATCH, mse)
 
 
@@ -208,21 +218,21 @@ def test_the_loss_is_found_in_what_a_model_returns() -> None:
     ]  # fmt: skip
     for wrap in returned:
         assert predicted(nn.Linear(16, 16), lambda module, b, wrap=wrap: wrap(mse(module, b))).step.p50 > 0
-    with pytest.raises(CaptureError, match="returned no loss but str; give loss"):
+    with pytest.raises(CaptureError, match=r"returned no loss but str; give loss"):
         predicted(nn.Linear(16, 16), lambda module, b: "loss")
-    with pytest.raises(CaptureError, match="not one number; reduce it"):
+    with pytest.raises(CaptureError, match=r"not one number; reduce it"):
         predicted(nn.Linear(16, 16), lambda module, b: module(b[0]))
 
 
 def test_a_batch_without_tensors_and_a_module_that_is_gone() -> None:
-    with pytest.raises(CaptureError, match="holds no tensor with a first dimension"):
+    with pytest.raises(CaptureError, match=r"holds no tensor with a first dimension"):
         GivenModule(nn.Linear(2, 2), {"text": "x", "scalar": torch.tensor(1.0)}, mse)
     given = GivenModule(nn.Linear(16, 16), BATCH, mse)
     job = Job(given.name)
     again = Job.from_dict(json.loads(json.dumps(job.to_dict())))
-    with pytest.raises(JobError, match="code, and data runs none"):
+    with pytest.raises(JobError, match=r"code, and data runs none"):
         predict(again)
     del given
     gc.collect()
-    with pytest.raises(JobError, match="was a module of a running program, which is gone"):
+    with pytest.raises(JobError, match=r"was a module of a running program, which is gone"):
         predict(job)

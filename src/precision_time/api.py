@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from precision_time.errors import JobError
 from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.prediction import predict
@@ -140,6 +141,11 @@ def predict_time(model: str, **fields: Unpack[JobFields]) -> Estimate:
     the model's own optimizer, input size, batch size and data set. Raises a `PrecisionTimeError` that names the field,
     the value and the fix.
     """
+    if hasattr(model, "named_parameters"):
+        raise JobError(
+            f"model is the module {type(model).__name__}, but predict_time takes its name; call predict_module(model, "
+            "batch, ...) of precision_time.integrations.torch, which takes the module and a sample batch"
+        )
     return predict(Job.from_fields({"model": model, **fields}, GIVEN))
 
 

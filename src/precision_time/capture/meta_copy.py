@@ -37,7 +37,8 @@ def unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, tuple[str, ...]
         what = "torch.compile" if kind == _COMPILED else kind
         notes.append(f"the model is {type(inner).__name__}, taken out of {what}")
         module = inner
-    if any(type(each).__name__ == _FLAT for each in module.modules()):
+    flat = any(type(each).__name__ == _FLAT for each in module.modules())
+    if flat or any(getattr(each, "_fsdp_flattened", False) for each in module.parameters()):
         raise CaptureError(
             f"model {type(module).__name__} is wrapped in {_FLAT}, whose flat shards do not have the shapes of the "
             "weights; give the module before it is wrapped, with layout='fsdp'"
@@ -158,10 +159,12 @@ class _Copier:
         return type(value)(value)
 
     def tensor(self, value: torch.Tensor) -> torch.Tensor:
-        """A tensor without memory, of the whole shape where ranks hold shards (`DTensor`)."""
+        """A tensor without memory, of the whole shape where ranks hold shards (`DTensor`, ZeRO-3 of DeepSpeed)."""
         if id(value) not in self.tensors:
             with torch.no_grad():
-                size, stride = tuple(value.shape), tuple(value.stride()) if value.layout is torch.strided else None
+                size = tuple(getattr(value, "ds_shape", value.shape))
+                whole = value.layout is torch.strided and size == tuple(value.shape)
+                stride = tuple(value.stride()) if whole else None
                 copied = (
                     torch.empty(size, dtype=value.dtype, device="meta")
                     if stride is None

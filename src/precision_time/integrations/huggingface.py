@@ -17,6 +17,7 @@ except ImportError as error:
     ) from error
 
 from precision_time.capture.given_module import GivenModule
+from precision_time.capture.meta_copy import meta_module
 from precision_time.integrations.batch_size import suggest_batch_size
 from precision_time.integrations.live import WARMUP_STEPS
 from precision_time.integrations.outcome import FILE
@@ -56,7 +57,12 @@ class PredictTime(TrainerCallback):
         self._loss = loss
         self._hook: Any = None
         self._steps = 0
+        self._whole: Any = None
         self.session = Session(self._settings, "transformers")
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.fsdp and kwargs.get("model") is not None:  # before its weights become flat shards
+            self.session.attempt(lambda: setattr(self, "_whole", meta_module(kwargs["model"])))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.session = Session(self._settings, "transformers")
@@ -128,7 +134,7 @@ class PredictTime(TrainerCallback):
         }
         if {"evaluation_samples", "evaluation_s"} & set(self._settings.fields):
             settings["evaluation_every_steps"] = live.evaluations.every_steps
-        given = GivenModule(model, batch, self._call)
+        given = GivenModule(self._whole or model, batch, self._call)
         if args.gradient_checkpointing:
             for module in given.module.modules():  # counted by `recompute`
                 if getattr(module, "gradient_checkpointing", False):
@@ -145,7 +151,10 @@ def layout_of(args: Any) -> tuple[str, tuple[str, ...]]:
     """The layout of TrainingArguments, and a note about what of it is not predicted."""
     stage = getattr(getattr(args, "deepspeed_plugin", None), "zero_stage", None)
     if args.deepspeed and stage is not None:
-        return f"zero{stage}" if stage else "dp", ("offloading of DeepSpeed is not predicted",)
+        devices = [getattr(args.deepspeed_plugin, f"offload_{what}_device", None) for what in ("optimizer", "param")]
+        offloads = any(device not in (None, "none") for device in devices)
+        notes = ("offloading to the host is not predicted: memory is less, and a step longer",) if offloads else ()
+        return f"zero{stage}" if stage else "dp", notes
     if args.fsdp:
         return "fsdp", ()
     if getattr(args, "n_gpu", 1) > 1:

@@ -19,6 +19,7 @@ except ImportError:
         ) from error
 
 from precision_time.capture.given_module import GivenModule
+from precision_time.capture.meta_copy import meta_module
 from precision_time.integrations.batch_size import suggest_batch_size
 from precision_time.integrations.live import WARMUP_STEPS
 from precision_time.integrations.outcome import FILE
@@ -58,7 +59,12 @@ class PredictTime(Callback):
         self._in_step = False
         self._validation_began_s = 0.0
         self._saving: Any = None
+        self._whole: Any = None
         self.session = Session(self._settings, "lightning")
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if layout_of(trainer) == "fsdp":  # before its weights become flat shards
+            self.session.attempt(lambda: setattr(self, "_whole", meta_module(pl_module)))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.session = Session(self._settings, "lightning")
@@ -145,7 +151,7 @@ class PredictTime(Callback):
             "checkpoint_every_steps": live.checkpoints.every_steps,
             **words,
         }
-        given = GivenModule(module, batch, training_step_call)
+        given = GivenModule(self._whole or module, batch, training_step_call)
         return predict_given(given, settings, self._settings.fields, kind, notes)
 
 
@@ -155,7 +161,7 @@ def layout_of(trainer: Any) -> str:
     if "FSDP" in name:
         return "fsdp"
     if "DeepSpeed" in name:
-        stage = trainer.strategy.config.get("zero_optimization", {}).get("stage", 0)
+        stage = (trainer.strategy.config or {}).get("zero_optimization", {}).get("stage", 0)
         return f"zero{stage}" if stage else "dp"
     return "dp"
 
