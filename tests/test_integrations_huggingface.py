@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -277,3 +282,41 @@ def test_a_train_costs_less_than_two_seconds_more_and_the_time_left_is_right(tmp
     errors = [abs(found.p50 / (end - now) - 1) for step, (found, now) in left.items() if 10 < step < 130]
     print({"mean error": sum(errors) / len(errors), "seconds": seconds, "cost_s": callback.session.cost_s})
     assert sum(errors) / len(errors) < 0.15
+
+
+DISTRIBUTED = """
+import sys, torch, transformers
+from precision_time.integrations.huggingface import PredictTime
+
+device, folder = sys.argv[1:]
+ids = torch.zeros(32, dtype=torch.long)
+config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=100, bos_token_id=0, eos_token_id=0)
+arguments = transformers.TrainingArguments(
+    folder, per_device_train_batch_size=4, max_steps=12, save_strategy="no", report_to=[], use_cpu=True, bf16=True,
+    disable_tqdm=True, dataloader_pin_memory=False,
+)
+callbacks = [PredictTime(device=device)]
+data = [{"input_ids": ids, "labels": ids}] * 640
+transformers.Trainer(transformers.GPT2LMHeadModel(config), arguments, train_dataset=data, callbacks=callbacks).train()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_are_predicted_by_the_first_and_none_waits(tmp_path: Path, device: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(DISTRIBUTED)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, str(script), device, str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, **pipes) as run:
+        try:
+            output, _ = run.communicate(timeout=120)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 0, output
+    assert output.count("precision-time: module:GPT2LMHeadModel") == 1
+    assert "amp-bf16 · 2 x this-cpu" in output
+    content = json.loads((tmp_path / "precision_time_outcome.json").read_text())
+    assert content["job"]["gpus"] == 2
+    assert content["steps"] == {"done": 12, "planned": 12}

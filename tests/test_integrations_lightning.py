@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -264,3 +269,45 @@ def test_a_fit_costs_less_than_two_seconds_more_and_the_time_left_is_right(tmp_p
     errors = [abs(found.p50 / (end - now) - 1) for step, (found, now) in left.items() if 10 < step < 350]
     print({"mean error": sum(errors) / len(errors), "seconds": seconds, "cost_s": callback.session.cost_s})
     assert sum(errors) / len(errors) < 0.15
+
+
+DISTRIBUTED = """
+import lightning, sys, torch
+from precision_time.integrations.lightning import PredictTime
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+device, folder = sys.argv[1:]
+trainer = lightning.Trainer(
+    max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", default_root_dir=folder, enable_progress_bar=False,
+    logger=lightning.pytorch.loggers.CSVLogger(folder), callbacks=[PredictTime(device=device, output=folder + "/o.json")],
+)
+trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(640, 64), batch_size=8))
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_are_predicted_by_the_first_and_none_waits(tmp_path: Path, device: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(DISTRIBUTED)
+    command = [sys.executable, str(script), device, str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, **pipes) as run:
+        try:
+            output, _ = run.communicate(timeout=120)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 0, output
+    assert output.count("precision-time: module:Model") == 1
+    assert "2 x this-cpu" in output
+    content = json.loads((tmp_path / "o.json").read_text())
+    assert content["job"]["gpus"] == 2
+    assert content["steps"] == {"done": 40, "planned": 40}

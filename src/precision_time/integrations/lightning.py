@@ -68,15 +68,16 @@ class PredictTime(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.session = Session(self._settings, "lightning")
-        if not trainer.is_global_zero:
-            self.session.off = True
-            return
         self._at_step, self._in_step = trainer.global_step, False
         self.session.attempt(lambda: self._begin(trainer))
 
     def _begin(self, trainer: Any) -> None:
+        # What may speak with other ranks is asked on all of them; anything else would wait for ranks that never ask.
         steps = _steps_left(trainer)
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        if not trainer.is_global_zero:
+            self.session.off = True
+            return
+        folder = _folder(trainer)
         per_epoch = _steps_per_epoch(trainer)
         self.session.begin(
             steps, trainer.strategy.root_device.type, folder / FILE, _evaluation(trainer, per_epoch),
@@ -153,6 +154,12 @@ class PredictTime(Callback):
         }
         given = GivenModule(self._whole or module, batch, training_step_call)
         return predict_given(given, settings, self._settings.fields, kind, notes)
+
+
+def _folder(trainer: Any) -> Path:
+    """The folder of the first logger, else the root folder. `trainer.log_dir` would broadcast it to all ranks."""
+    folder = getattr(trainer.logger, "log_dir", None) if trainer.logger is not None else None
+    return Path(folder or trainer.default_root_dir)
 
 
 def layout_of(trainer: Any) -> str:
