@@ -287,7 +287,8 @@ class Model(lightning.LightningModule):
 device, folder = sys.argv[1:]
 trainer = lightning.Trainer(
     max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", default_root_dir=folder, enable_progress_bar=False,
-    logger=lightning.pytorch.loggers.CSVLogger(folder), callbacks=[PredictTime(device=device, output=folder + "/o.json")],
+    logger=lightning.pytorch.loggers.CSVLogger(folder),
+    callbacks=[PredictTime(device=device, output=folder + "/o.json")],
 )
 trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(640, 64), batch_size=8))
 """
