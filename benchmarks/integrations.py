@@ -1,9 +1,9 @@
 """The callbacks in two really trained small models: `python -m benchmarks.integrations DEVICE.json`.
 
 A GPT-2 by the Hugging Face Trainer and a convolutional network by Lightning train on this CPU without and with the
-callback, in processes of their own that take turns. DEVICE.json is what `precision-time calibrate --on cpu` wrote. Writes
-benchmarks/results/integrations.json and integrations.md: the predicted and the measured step, the error of the time
-left over the run, and what the callback costs.
+callback, in processes of their own that take turns. DEVICE.json is what `precision-time calibrate --on cpu` wrote.
+Writes benchmarks/results/integrations.json and integrations.md: the predicted and the measured step, the error of the
+time left over the run, and what the callback costs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import sys
 import tempfile
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 from benchmarks.speed import RESULTS, machine
 from precision_time.report.table import Table
 
-STEPS = 150
+STEPS = 120
 WAYS = ("huggingface", "lightning")
 MODELS = {"huggingface": "GPT-2, 4 layers of 256", "lightning": "6 convolutions of 32 channels"}
 TURNS = 3
@@ -180,9 +179,10 @@ def page(rows: list[dict[str, Any]]) -> str:
     where = machine()
     return (
         "# Callbacks in really trained models\n\n"
-        f"`python -m benchmarks.integrations DEVICE.json`, {where['date']}, {where['cpu']}, torch {where['torch']}: {STEPS} steps on one\n"
-        f"thread, with evaluations and checkpoints, {TURNS} times without and with the callback in turns. Seconds are the least of\n"
-        "them, steps the median; the error of the time left is over all steps after the tenth until half a second\nbefore the end.\n\n"
+        f"`python -m benchmarks.integrations DEVICE.json`, {where['date']}, {where['cpu']}, torch {where['torch']}: "
+        f"{STEPS} steps on one thread,\nwith evaluations and checkpoints, {TURNS} times without and with the callback "
+        "in turns. Seconds are the least of them, steps the\nmedian; the error of the time left is over all steps after "
+        "the tenth until half a second before the end.\n\n"
         f"{Table(head, body).markdown()}\n"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -45,8 +46,6 @@ def test_pandas_has_a_row_for_each_quantity(estimate: Estimate) -> None:
 
 
 def test_without_pandas_the_error_names_it(estimate: Estimate, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match="pip install pandas"):
         estimate.to_pandas()
@@ -60,7 +59,7 @@ def test_explain_says_what_takes_the_time(estimate: Estimate) -> None:
     assert "of the kernel time is limited by" in text
     assert "Memory peaks at" in text
     assert "most of it is activations" in text
-    small = predict_time("gpt2", batch_size=1, input={"seq_len": 64}, gpu="h100").explain()
+    small = predict_time("resnet50", batch_size=2, gpu="h100", precision="amp-bf16").explain()
     assert "The GPU waits for the host" in small
 
 

@@ -108,6 +108,20 @@ class Comparison:
             "explanations": self.explanations(),
         }
 
+    def _repr_html_(self) -> str:
+        from precision_time.comparison.table import summary_table
+
+        return summary_table(self).html()
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row for each job: fields, times in seconds, memory in bytes, error.
+
+        Raises `MissingExtraError` where pandas is not installed.
+        """
+        from precision_time.comparison.table import frame
+
+        return frame(self)
+
     def plot(self, path: str | Path) -> None:
         """Write the picture: .png, .svg or a self-contained .html."""
         from precision_time.comparison.plot import plot

@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
+from precision_time.estimate.notebook import require_pandas
 from precision_time.estimate.text import interval_text
 from precision_time.report.table import Table
 from precision_time.units import digits_for, rounded_parts
@@ -77,6 +78,28 @@ def summary_table(comparison: Comparison) -> Table:
         line = [column[index] for column in fields.values()] + _estimate_cells(row, base, shown)
         cells.append(line + ([] if not priced else ["-" if cost is None else f"{cost:,.2f}"]))
     return Table(columns, cells, left=len(fields))
+
+
+def frame(comparison: Comparison) -> Any:
+    """A `pandas.DataFrame` of all rows; NaN and None where a row has no estimate."""
+    pandas = require_pandas("to_pandas")
+    rows = []
+    for row in comparison.rows:
+        job, estimate = row.job, row.estimate
+        values: dict[str, Any] = {
+            "model": job.model, "precision": job.precision, "gpu": job.gpu, "gpus": job.gpus, "layout": job.layout,
+            "batch_size": row.batch_size,
+        }  # fmt: skip
+        if estimate is not None:
+            step, run = estimate.step, estimate.run
+            values |= {
+                "step_p10_s": step.p10, "step_p50_s": step.p50, "step_p90_s": step.p90,
+                "samples_per_s": estimate.samples_per_s, "run_p50_s": run.p50 if run else None,
+                "cost_p50_usd": estimate.cost_usd.p50 if estimate.cost_usd else None,
+                "memory_bytes": estimate.memory.peak_bytes, "fits": estimate.memory.fits,
+            }  # fmt: skip
+        rows.append({**values, "speed_up": comparison.speed_up(row), "error": row.error or None})
+    return pandas.DataFrame(rows)
 
 
 def differing(rows: Sequence[Row]) -> dict[str, list[str]]:

@@ -78,6 +78,28 @@ class Estimate:
 
         return text(self)
 
+    def __repr__(self) -> str:
+        from precision_time.estimate.notebook import line
+
+        return line(self)
+
+    def _repr_html_(self) -> str:
+        from precision_time.estimate.notebook import notebook_html
+
+        return notebook_html(self)
+
+    def explain(self) -> str:
+        """What the step spends its time on, what limits it, and what the numbers rest on, in a few sentences."""
+        from precision_time.estimate.notebook import explanation
+
+        return explanation(self)
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame`: P10, P50, P90 and unit of each quantity. Raises `MissingExtraError` without pandas."""
+        from precision_time.estimate.notebook import frame
+
+        return frame(self)
+
     def trace_events(self) -> dict[str, Any]:
         """The steady step in the Chrome trace format; only on a fresh estimate, not on one read back from JSON."""
         if self.events is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import MissingExtraError
@@ -61,11 +62,15 @@ def frame(estimate: Estimate) -> Any:
 
     Raises `MissingExtraError` where pandas is not installed.
     """
+    return require_pandas("to_pandas").DataFrame(rows(estimate)).set_index("quantity")
+
+
+def require_pandas(what: str) -> Any:
+    """The module pandas. Raises `MissingExtraError`, which names what needs it, where it is not installed."""
     try:
-        import pandas
+        return importlib.import_module("pandas")
     except ImportError as error:
-        raise MissingExtraError("to_pandas needs pandas: pip install pandas") from error
-    return pandas.DataFrame(rows(estimate)).set_index("quantity")
+        raise MissingExtraError(f"{what} needs pandas: pip install pandas") from error
 
 
 def rows(estimate: Estimate) -> list[dict[str, Any]]:

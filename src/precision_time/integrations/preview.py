@@ -66,6 +66,8 @@ def predict_given(
     merged = {**device_fields(merged, device_type), **merged}
     merged.setdefault("batch_size", given.batch_size)
     job = Job.from_fields({"model": given.name, **merged}, GIVEN)
+    if job.precision == "torch-fp32" and cluster_of(job).gpu.device_type == "cpu":
+        job = job.replace(precision="fp32")  # which it is where there is no TF32
     estimate = predict(job)
     # The estimate holds the module, so that its job can be predicted or compared as long as the estimate lives.
     estimate = dataclasses.replace(estimate, events=partial(_events, given, estimate))

@@ -21,8 +21,11 @@ def precision_name(mixed: str | None, model: torch.nn.Module, layout: str, devic
         return pure
     if mixed:
         return f"{mixed}-master" if layout in _MASTER else f"amp-{mixed}"
-    tf32 = device_type == "cuda" and torch.backends.cuda.matmul.allow_tf32
-    return "tf32" if tf32 else "fp32"
+    if device_type == "cpu":
+        return "torch-fp32"
+    if torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return "torch-fp32" if torch.backends.cudnn.allow_tf32 else "fp32"
 
 
 def _dtype(model: torch.nn.Module) -> torch.dtype:
