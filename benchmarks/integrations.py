@@ -181,8 +181,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "# Callbacks in really trained models\n\n"
         f"`python -m benchmarks.integrations DEVICE.json`, {where['date']}, {where['cpu']}, torch {where['torch']}: "
         f"{STEPS} steps on one thread,\nwith evaluations and checkpoints, {TURNS} times without and with the callback "
-        "in turns. Seconds are the least of them, steps the\nmedian; the error of the time left is over all steps after "
-        "the tenth until half a second before the end.\n\n"
+        "in turns. Seconds are the least of them, steps the\nmedian; the error of the time left is over all steps "
+        "after the tenth until half a second before the end.\n\n"
         f"{Table(head, body).markdown()}\n"
     )
 
