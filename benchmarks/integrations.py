@@ -158,8 +158,8 @@ def run(device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def page(rows: list[dict[str, Any]]) -> str:
-    """The results as Markdown."""
+def page(rows: list[dict[str, Any]], load: float) -> str:
+    """The results as Markdown; `load`: programs that ran on the machine on average."""
     head = ["callback", "model", "step predicted (P10-P90)", "measured", "error of the time left, mean", "P90",
             "seconds of the run without", "with", "of them the callback's"]  # fmt: skip
     body = [
@@ -183,6 +183,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"{STEPS} steps on one thread,\nwith evaluations and checkpoints, {TURNS} times without and with the callback "
         "in turns. Seconds are the least of them, steps the\nmedian; the error of the time left is over all steps "
         "after the tenth until half a second before the end.\n\n"
+        f"The load of the machine was {load:.1f}: above 1 other programs ran beside, and the seconds of whole runs differ\n"
+        "by more than the callback takes. What it takes itself is measured within the run.\n\n"
         f"{Table(head, body).markdown()}\n"
     )
 
@@ -197,9 +199,11 @@ def main() -> None:
         print(json.dumps(trained(options.one, options.device, options.predicted)))
         return
     rows = run(options.device)
-    (RESULTS / "integrations.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
-    (RESULTS / "integrations.md").write_text(page(rows))
-    print(page(rows))
+    load = os.getloadavg()[2]  # of the last 15 minutes
+    content = {"machine": machine(), "load": load, "rows": rows}
+    (RESULTS / "integrations.json").write_text(json.dumps(content, indent=1) + "\n")
+    (RESULTS / "integrations.md").write_text(page(rows, load))
+    print(page(rows, load))
 
 
 if __name__ == "__main__":

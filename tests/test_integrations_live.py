@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -340,3 +342,38 @@ def test_the_preview_says_step_run_memory_and_cost() -> None:
     for word in ("step    100 ms (90-110)", "run ", "memory ", ": fits", "cost    $"):
         assert word in text
     assert "DOES NOT FIT by" in preview_text(preview(batch_size=4096))
+
+
+class FakeEvent:
+    """An event that the device has reached at once."""
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+
+def test_on_cuda_the_host_and_the_clock_are_reasons(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cuda = SimpleNamespace(
+        Event=FakeEvent, reset_peak_memory_stats=lambda: None, max_memory_reserved=lambda: 5 << 30,
+        get_device_name=lambda: "NVIDIA H100", clock_rate=lambda: 1200,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    probe = DeviceProbe("cuda")
+    for _ in range(100):
+        probe.step_begins()
+        probe.step_ends()
+    assert probe.reasons(0.5) == [
+        "in 100 of 100 steps the GPU had finished when the host had launched them: the host is the limit",
+        "the clock of the GPU was 1,200 MHz at its lowest",
+    ]
+    assert probe.peak_memory() == {"bytes": 5 << 30, "of": "memory reserved by PyTorch"}
+    assert probe.machine()["device"] == "NVIDIA H100"
+    told = Told()
+    told.session.begin(100, "cuda", None)
+    told.session.predict(preview)
+    told.steps(60, 0.0, 0.3)
+    assert "the host is the limit" in caplog.text
