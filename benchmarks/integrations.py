@@ -183,8 +183,8 @@ def page(rows: list[dict[str, Any]], load: float) -> str:
         f"{STEPS} steps on one thread,\nwith evaluations and checkpoints, {TURNS} times without and with the callback "
         "in turns. Seconds are the least of them, steps the\nmedian; the error of the time left is over all steps "
         "after the tenth until half a second before the end.\n\n"
-        f"The load of the machine was {load:.1f}: above 1 other programs ran beside, and the seconds of whole runs differ\n"
-        "by more than the callback takes. What it takes itself is measured within the run.\n\n"
+        f"The load of the machine was {load:.1f}: above 1 other programs ran beside, and the seconds of whole runs\n"
+        "differ by more than the callback takes. What it takes itself is measured within the run.\n\n"
         f"{Table(head, body).markdown()}\n"
     )
 

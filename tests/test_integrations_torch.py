@@ -179,6 +179,18 @@ def test_an_optimizer_that_is_not_known_is_named(device: str) -> None:
     assert "taken as adamw: optimizer Muon has no operator table" in texts[0]
 
 
+def test_an_eight_bit_optimizer_has_its_own_memory() -> None:
+    class AdamW8bit(torch.optim.SGD):
+        """Has the name of the class of bitsandbytes, which needs a GPU."""
+
+    model = net(4096)
+    fields: dict[str, Any] = {"loss": F.cross_entropy, "gpu": "h100"}
+    small = predict_module(model, BATCH, optimizer=AdamW8bit(model.parameters()), **fields)
+    large = predict_module(model, BATCH, optimizer=torch.optim.AdamW(model.parameters()), **fields)
+    assert small.job.optimizer == "adamw-8bit"
+    assert small.memory.by_category["optimizer states"] < 0.3 * large.memory.by_category["optimizer states"]
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"gpu": "h1000"}, "h1000.*nearest"),
     ({"gpu": "h100", "precison": "bf16"}, "precison.*precision"),

@@ -195,6 +195,10 @@ def _loss(inputs: Any, loss: Any, targets: Any) -> Callable[[torch.nn.Module, di
     return run
 
 
+_EIGHT_BIT = dict.fromkeys(("adamw8bit", "adam8bit", "pagedadamw8bit", "pagedadam8bit"), "adamw-8bit")
+"""Classes of bitsandbytes whose kernel is that of 8-bit AdamW."""
+
+
 def optimizer_of(optimizer: Any, device_type: str) -> tuple[str, str | None]:
     """Name and implementation of a `torch.optim` optimizer, or of its name; None: the device's default.
 
@@ -205,6 +209,7 @@ def optimizer_of(optimizer: Any, device_type: str) -> tuple[str, str | None]:
     if isinstance(optimizer, str):
         return optimizer.lower(), None
     name = type(optimizer).__name__.lower()
+    name = _EIGHT_BIT.get(name, name)
     if name not in OPTIMIZERS:
         raise CaptureError(
             f"optimizer {type(optimizer).__name__} has no operator table; nearest: {nearest(name, OPTIMIZERS)}; "
