@@ -33,7 +33,7 @@ def huggingface(callback: Any, watch: Any, folder: str) -> None:
     import torch
     import transformers
 
-    class Watch(transformers.TrainerCallback):  # type: ignore[misc]
+    class Watch(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             watch(state.global_step)
 
@@ -58,11 +58,11 @@ def lightning(callback: Any, watch: Any, folder: str) -> None:
     import lightning as framework
     import torch
 
-    class Watch(framework.Callback):  # type: ignore[misc]
+    class Watch(framework.Callback):
         def on_train_batch_end(self, trainer: Any, *given: Any) -> None:
             watch(trainer.global_step)
 
-    class Network(framework.LightningModule):  # type: ignore[misc]
+    class Network(framework.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             layers: list[Any] = [torch.nn.Conv2d(3, 32, 3, padding=1)]
