@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from precision_time import Job, compare, predict_time
-from precision_time.errors import MissingExtraError
+from precision_time.errors import JobError, MissingExtraError
 from precision_time.estimate.estimate import Estimate
 
 
@@ -75,3 +76,19 @@ def test_a_comparison_is_a_table() -> None:
     assert list(frame["precision"]) == ["fp32", "amp-bf16", "fp8", "bf16"]
     assert frame["step_p50_s"].notna().sum() >= 2
     assert frame["error"].notna().sum() == len(frame) - frame["step_p50_s"].notna().sum()
+
+
+def test_plot_draws_step_run_and_memory(estimate: Estimate, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = estimate.plot(tmp_path / "estimate.png")
+    assert (tmp_path / "estimate.png").stat().st_size > 5000
+    step, run, memory = figure.axes
+    scale = 1e3  # ms
+    assert sum(bar.get_width() for bar in step.patches) == pytest.approx(estimate.step.p50 * scale)
+    assert sum(bar.get_width() for bar in memory.patches) == pytest.approx(estimate.memory.peak_bytes / 2**30)
+    assert len(run.patches) >= 2
+    assert len(predict_time("resnet50", batch_size=8).plot().axes) == 2
+    estimate.plot(tmp_path / "estimate.html")
+    assert "resnet50" in (tmp_path / "estimate.html").read_text(encoding="utf-8")
+    with pytest.raises(JobError, match=r"\.png"):
+        estimate.plot(tmp_path / "estimate.gif")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError
@@ -93,6 +94,15 @@ class Estimate:
         from precision_time.estimate.notebook import explanation
 
         return explanation(self)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The matplotlib figure of step, run and memory; with a path (.png, .svg, .html) also written.
+
+        Raises `JobError` for another suffix, `MissingExtraError` without matplotlib.
+        """
+        from precision_time.estimate.figure import plot
+
+        return plot(self, path)
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame`: P10, P50, P90 and unit of each quantity. Raises `MissingExtraError` without pandas."""

@@ -1,0 +1,75 @@
+"""An estimate as a picture: where a step goes, the parts of the run, and the memory of a GPU, one stacked bar each."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precision_time.estimate.goodput import LABELS
+from precision_time.estimate.text import TERM_LABELS
+from precision_time.report import figure as figures
+from precision_time.report.page import page
+from precision_time.report.write import write_whole
+from precision_time.units import unit_for
+
+if TYPE_CHECKING:
+    from precision_time.estimate.estimate import Estimate
+
+GIB = 2**30
+
+
+def plot(estimate: Estimate, path: str | Path | None) -> Any:
+    """The matplotlib figure; with a path also written, as .png, .svg or a page .html.
+
+    Raises `JobError` for another suffix, `MissingExtraError` without matplotlib, `DataError` when it cannot be written.
+    """
+    kind = figures.image_kind(path) if path is not None else None
+    picture = _draw(estimate)
+    if path is not None and kind == "html":
+        body = f"<pre>{html.escape(str(estimate))}</pre>"
+        write_whole(path, page(estimate.job.signature(), [figures.svg(picture, "estimate"), body]))
+    elif path is not None and kind is not None:
+        write_whole(path, figures.image(picture, kind, name="estimate"))
+    return picture
+
+
+def _draw(estimate: Estimate) -> Any:
+    memory = estimate.memory
+    scale, unit = unit_for(estimate.step.p50)
+    terms = {TERM_LABELS[term]: seconds / scale for term, seconds in estimate.breakdown.items()}
+    bars = [("step", terms, unit, estimate.step.p10 / scale, estimate.step.p90 / scale)]
+    if estimate.goodput is not None:
+        whole = estimate.goodput.from_submission().interval
+        scale, unit = unit_for(whole.p50)
+        parts = {LABELS[name]: part.p50 / scale for name, part in estimate.goodput.parts.items()}
+        bars.append(("run", parts, unit, whole.p10 / scale, whole.p90 / scale))
+    categories = {name: nbytes / GIB for name, nbytes in memory.by_category.items()}
+    least, _, most = memory.peak_interval
+    bars.append(("memory of a GPU", categories, "GiB", least / GIB, most / GIB))
+    figure, axes = figures.new_figure(8.5, 2.1 * len(bars), rows=len(bars))
+    for each, (name, parts, unit, low, high) in zip(axes, bars, strict=True):
+        _bar(each, f"{name} ({unit})", parts, low, high)
+    axes[-1].axvline(memory.capacity_bytes / GIB, color=figures.GREY, ls="--", lw=1)
+    axes[-1].set_xlim(0, 1.02 * max(most, memory.capacity_bytes) / GIB)
+    axes[-1].set_xlabel("memory of a GPU (GiB); dashed: what it has; black lines: P10 to P90", fontsize=8)
+    figure.suptitle(estimate.job.signature(), x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def _bar(axes: Any, label: str, parts: Mapping[str, float], low: float, high: float) -> None:
+    """One stacked bar with P10 to P90 of its sum."""
+    total = sum(parts.values())
+    left = 0.0
+    for place, (name, value) in enumerate(parts.items()):
+        if value > 0.0:
+            colour = figures.STACK[place % len(figures.STACK)]
+            axes.barh(0, value, left=left, height=0.6, color=colour, label=f"{name} {value / total:.1%}")
+            left += value
+    axes.plot([low, high], [0, 0], color="black", lw=1.2, marker="|", markersize=9)
+    axes.set_yticks([])
+    axes.set_xlim(0, None)
+    axes.set_xlabel(label, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7, ncols=4, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
