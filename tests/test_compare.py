@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from fakes import FakeEstimate, FakeInterval, FakeMemory, fake
 from precision_time.cli.main import main
-from precision_time.comparison import Comparison, Row, at_global_batch, compare, cross, crossed
+from precision_time.comparison import Comparison, Row, compare, cross, crossed
 from precision_time.errors import DataError, JobError, MissingPeakError
 from precision_time.estimate.text import interval_text
+from precision_time.global_batch import at_global_batch
 from precision_time.job import Job
 from precision_time.units import rounded_parts
 

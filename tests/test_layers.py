@@ -161,20 +161,22 @@ def test_three_layers_repeated_are_the_deep_model(model: str, precision: str) ->
 
 @settings(max_examples=100)
 @given(
-    depth=st.integers(1, 40), dense=st.integers(0, 5), alternates=st.booleans(), experts=st.booleans()
+    depth=st.integers(1, 40), dense=st.integers(0, 5), period=st.sampled_from([1, 2, 6]), experts=st.booleans()
 )  # fmt: skip
-def test_every_layer_has_one_to_stand_for_it(depth: int, dense: int, alternates: bool, experts: bool) -> None:
+def test_every_layer_has_one_to_stand_for_it(depth: int, dense: int, period: int, experts: bool) -> None:
     config = {"layers": depth, "dense_layers": dense, "experts": 8 * experts}
-    config |= {"sliding_window": "128_every_second"} if alternates else {}
+    config |= {1: {}, 2: {"sliding_window": "128_every_second_layer"}, 6: {"sliding_window": "1024_five_of_six"}}[
+        period
+    ]
     shallow = Shallow.of(config)
     traced = int(shallow.changes.get("layers", depth))
     few_dense = int(shallow.changes.get("dense_layers", config["dense_layers"])) if experts else 0
     real_dense = min(dense, depth) if experts else 0
 
     def sort_of(layer: int, dense_layers: int) -> tuple[bool, int]:
-        """Dense or not, and which of the alternating two."""
+        """Dense or not, and which of the period's."""
         inside = layer >= dense_layers
-        return inside, (layer - dense_layers) % 2 if alternates and inside else 0
+        return inside, (layer - dense_layers) % period if inside else 0
 
     assert traced <= depth
     for layer in range(depth):

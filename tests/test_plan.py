@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from precision_time import predict
 from precision_time.cli.main import main
 from precision_time.errors import CatalogError, DataError, JobError, PlanError
+from precision_time.global_batch import global_batch_of
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
 from precision_time.plan import Goal, Plan, Space, plan, rank_layouts
 from precision_time.plan.goal import deadline_hours
 from precision_time.plan.grid import grid_of, grids
-from precision_time.plan.layouts import LEAST_TOKENS, Parts, arranged, global_batch_of, layouts_of
+from precision_time.plan.layouts import LEAST_TOKENS, Parts, arranged, layouts_of
 from precision_time.plan.offers import offers_of, placed_offers
 from precision_time.plan.options import front
 from precision_time.plan.space import counts_of

@@ -63,8 +63,9 @@ def _by_predictor(options: Namespace, job: Job) -> str:
 
 def compare(options: Namespace) -> str:
     from precision_time.cli.comparing import compared
-    from precision_time.comparison import at_global_batch, crossed
+    from precision_time.comparison import crossed
     from precision_time.field_types import BATCH
+    from precision_time.global_batch import at_global_batch
 
     if options.plot:
         from precision_time.report.figure import image_kind, require_matplotlib

@@ -5,6 +5,6 @@ gives     a `Comparison`: rows with estimates or reasons for their absence, spee
 knows not how a step is predicted: every row goes through `predict`
 """
 
-from precision_time.comparison.comparison import SORTS, Comparison, Row, at_global_batch, compare, cross, crossed
+from precision_time.comparison.comparison import SORTS, Comparison, Row, compare, cross, crossed
 
-__all__ = ["SORTS", "Comparison", "Row", "at_global_batch", "compare", "cross", "crossed"]
+__all__ = ["SORTS", "Comparison", "Row", "compare", "cross", "crossed"]

@@ -182,25 +182,6 @@ def crossed(bases: Sequence[Job], axes: Mapping[str, Sequence[Any]]) -> list[Job
     )
 
 
-def at_global_batch(job: Job, batch: int) -> Job:
-    """The job with so many samples in a step: its micro-batch, or the next smaller one that divides a rank's share.
-
-    Raises `JobError` where its data-parallel ranks cannot share them evenly.
-    """
-    from precision_time.capture.captured_model import resolve
-
-    ranks = job.layout_spec.dp
-    share, rest = divmod(batch, ranks)
-    if rest or not share:
-        raise JobError(
-            f"global_batch_size {batch} cannot be shared evenly by {ranks} data-parallel ranks; take a multiple, for "
-            f"example {max(1, round(batch / ranks)) * ranks}"
-        )
-    most = min(job.batch_size or int(resolve(job).sizes["batch_size"]), share)
-    micro = next(size for size in range(most, 0, -1) if share % size == 0)
-    return job.replace(batch_size=micro, grad_accum=share // micro)
-
-
 def distinct(jobs: Iterable[Job]) -> list[Job]:
     """The jobs in their order, each once."""
     return list({repr(job): job for job in jobs}.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 # Other name -> catalog name. A short name is the most common part: the SXM module with the larger memory for A100,
 # the 16 GB module for V100. Where no variant is the most common (RTX 3080, 4060 Ti, 5060 Ti), there is none: the name
@@ -93,3 +94,20 @@ def plain_system(name: str) -> str:
     """As `plain`, without counts and remarks: '2x RTX 3090' -> rtx-3090; 'Selene (DGX A100)' -> selene."""
     text = re.sub(r"\(.*?\)", " ", name.lower())
     return plain(re.sub(r"\b\d+\s*x\s*(?=[a-z])", " ", text))
+
+
+SKYPILOT_GPUS: Mapping[str, str] = {
+    "A100": "a100-40gb-sxm",
+    "A100-80GB": "a100-80gb-sxm",
+    "A100-80GB-SXM": "a100-80gb-sxm",
+    "H100": "h100-80gb-sxm",
+    "H100-SXM": "h100-80gb-sxm",
+    "H200": "h200-141gb-sxm",
+    "H200-SXM": "h200-141gb-sxm",
+    "B200": "b200-180gb-sxm",
+    "B300": "b300-288gb-sxm",
+    "V100": "v100-16gb-sxm",
+    "V100-32GB": "v100-32gb-sxm",
+    "P100": "p100-16gb-pcie",
+}
+"""SkyPilot's names of accelerators that the catalog of GPUs has more than one of."""

@@ -65,12 +65,6 @@ class Parts:
         )
 
 
-def global_batch_of(job: Job) -> int:
-    """Samples of an optimizer step, at the batch size of the model where the job gives none."""
-    batch = job.batch_size or int(resolve(job).sizes["batch_size"])
-    return batch * job.grad_accum * job.layout_spec.dp
-
-
 def arranged(job: Job, gpus: int, node_gpus: int, global_batch: int, *, all_layouts: bool = True) -> Iterator[Job]:
     """The job on so many GPUs in every valid layout and micro-batch; with `all_layouts` false in its own layout only.
 

@@ -17,6 +17,7 @@ from typing import Any
 from precision_time import checks
 from precision_time.checks import show, small_number
 from precision_time.errors import CatalogError, DataError, nearest
+from precision_time.hardware.aliases import SKYPILOT_GPUS
 from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fields import CLUSTER, values_of
 from precision_time.hardware.prices import ANY, Price
@@ -24,21 +25,6 @@ from precision_time.reading import SUFFIXES, plain_entry, read_mapping, read_row
 
 SKYPILOT = ("instancetype", "acceleratorname", "acceleratorcount", "price", "region")
 """Columns that are read, in lower case; others are left."""
-SKYPILOT_GPUS: Mapping[str, str] = {
-    "A100": "a100-40gb-sxm",
-    "A100-80GB": "a100-80gb-sxm",
-    "A100-80GB-SXM": "a100-80gb-sxm",
-    "H100": "h100-80gb-sxm",
-    "H100-SXM": "h100-80gb-sxm",
-    "H200": "h200-141gb-sxm",
-    "H200-SXM": "h200-141gb-sxm",
-    "B200": "b200-180gb-sxm",
-    "B300": "b300-288gb-sxm",
-    "V100": "v100-16gb-sxm",
-    "V100-32GB": "v100-32gb-sxm",
-    "P100": "p100-16gb-pcie",
-}
-"""SkyPilot's names of accelerators that the catalog of GPUs has more than one of."""
 
 
 @dataclass(frozen=True, slots=True)

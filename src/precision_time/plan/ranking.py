@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from precision_time.errors import JobError
+from precision_time.global_batch import global_batch_of
 from precision_time.job.job import Job
 from precision_time.placement import cluster_of
 from precision_time.plan.assess import Assessed, assess
-from precision_time.plan.layouts import arranged, global_batch_of
+from precision_time.plan.layouts import arranged
 from precision_time.processes import Workers, cores, map_chunks
 from precision_time.units import human_bytes, human_count, human_seconds
 

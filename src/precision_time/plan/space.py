@@ -21,6 +21,7 @@ from precision_time.field_types import (
     optional,
     structured,
 )
+from precision_time.global_batch import global_batch_of
 from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
@@ -30,7 +31,7 @@ from precision_time.placement import catalog_of, cluster_of
 from precision_time.plan.floors import Work
 from precision_time.plan.goal import Goal
 from precision_time.plan.grid import grid_of
-from precision_time.plan.layouts import arranged, global_batch_of
+from precision_time.plan.layouts import arranged
 from precision_time.plan.offers import Offer, offers_of, placed_offers
 from precision_time.plan.schedules import Schedule, parse_schedule
 from precision_time.prediction import predict
