@@ -76,8 +76,14 @@ def _precision(step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
             "which is precision torch-fp32"
         )
     if precision.tf32_convolutions and gpu.device_type != "cpu":
-        units = "convolutions and recurrent layers in tf32" if gpu.has("tf32") else "no tf32 on this GPU, so all of it"
-        notes.append(f"torch-fp32, PyTorch's default: {units}, {'products in fp32' if gpu.has('tf32') else 'in fp32'}")
+        parts = "convolutions and recurrent layers in tf32, products in fp32"
+        units = parts if gpu.has("tf32") else "this GPU has no tf32, so all of it in fp32"
+        notes.append(f"torch-fp32, PyTorch's default: {units}")
+    if precision.name in ("fp16", "bf16"):
+        notes.append(
+            f"{precision.name}: pure half, of weights, gradients and optimizer states too; mixed precision is "
+            f"amp-{precision.name} or {precision.name}-master"
+        )
     return tuple(notes)
 
 
