@@ -108,7 +108,8 @@ def _function(job: Job, path: Path, name: str) -> Callable[..., Any]:
     if not callable(function):
         known = [n for n, v in vars(module).items() if inspect.isfunction(v)]
         raise JobError(
-            f"model {model!r}: {path.name} has no function {name!r}; it has {nearest(name, known) or 'none'}"
+            f"model {model!r}: {path.name} has no function {name!r}; it has {nearest(name, known) or 'none'}; "
+            f"`precision-time skeleton {path.name}` prints one to complete"
         )
     return function  # type: ignore[no-any-return]
 

@@ -377,6 +377,10 @@ def _add_tables_flag(parser: Parser) -> None:
     )
 
 
+def _skeleton(parser: Parser, complete: bool) -> None:
+    parser.add_argument("file", metavar="SCRIPT.py", help="the training script; it is read, not run")
+
+
 def _zoo(parser: Parser, complete: bool) -> None:
     parser.add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
 
@@ -414,6 +418,7 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "train": _train,
     "reproduce": _reproduce,
     "fit": _fit,
+    "skeleton": _skeleton,
     "zoo": _zoo,
     "gpus": _gpus,
 }

@@ -235,6 +235,13 @@ def fit(options: Namespace) -> str:
     return _json({"report": text}) if options.json else text
 
 
+def skeleton(options: Namespace) -> str:
+    from precision_time.capture.skeleton import skeleton as run
+
+    text = run(options.file)
+    return _json({"text": text}) if options.json else text.rstrip("\n")
+
+
 def zoo(options: Namespace) -> str:
     from precision_time.report.table import Table
     from precision_time.zoo.catalog import ENTRIES

@@ -32,6 +32,7 @@ COMMANDS = {
     "train": "train the published predictors on measured jobs, for predict --predictor",
     "reproduce": "moved: run `make reproduce` in a checkout of the repository",
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
+    "skeleton": "a make_job for a training script, filled in with what its text says",
     "zoo": "list the named models",
     "gpus": "list the GPU catalog, or with --prices the cloud instances",
 }
@@ -55,6 +56,7 @@ _USAGE = {
     "train": "[PREDICTOR ...] [--tables DIR | --rows FILE.csv | --real-runs FOLDER] [--output FOLDER]",
     "reproduce": "(moved: run `make reproduce` in a checkout of the repository)",
     "fit": "[STAGE ...] [--tables DIR] [--measured FOLDER] [--report]",
+    "skeleton": "SCRIPT.py [--json]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--prices] [--device FILE] [--json]",
 }
