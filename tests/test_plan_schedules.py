@@ -18,7 +18,7 @@ from precision_time.plan.space import candidates, steps_of
 
 JOB = Job("resnet50", precision="amp-fp16", batch_size=256, gpus=8, run={"epochs": 90})
 PLACE = {"providers": "aws", "gpu": "a100-40gb-sxm", "gpus": 8}
-LIMITED = Goal(deadline_hours=5, budget_usd=300)
+LIMITED = Goal(deadline_hours=8, budget_usd=300)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,9 @@ def test_every_length_is_the_prediction_of_that_job(searched: Plan) -> None:
     steps = steps_of(JOB, "amp-fp16", 2048)
     assert steps == predict(JOB).steps
     assert [round(option.share, 1) for option in searched.by_share] == [n / 10 for n in range(11)]
-    for option in searched.by_share[1:10:4]:
+    meeting = [option for option in searched.by_share[1:-1] if option.chance >= 0.9]
+    assert len(meeting) >= 2
+    for option in (meeting[0], meeting[-1]):
         best = float("inf")
         for exponent in range(4, 9):
             job = JOB.replace(
@@ -75,10 +77,10 @@ def test_every_length_is_the_prediction_of_that_job(searched: Plan) -> None:
             )
             found = predict(job)
             assert found.goodput is not None
-            chance = found.memory.fit_probability * found.goodput.wall.probability(5 * 3600)
-            if chance >= 0.9 or option.chance < 0.9:
+            chance = found.memory.fit_probability * found.goodput.wall.probability(8 * 3600)
+            if chance >= 0.9:
                 best = min(best, found.goodput.wall.interval.p50 / 3600 * 21.957642)
-        assert option.cost.interval.p50 == pytest.approx(best, rel=1e-6) or option.chance < 0.9
+        assert option.cost.interval.p50 == pytest.approx(best, rel=1e-6)
     costs = [option.cost.interval.p50 for option in searched.by_share]
     assert costs == sorted(costs)
 

@@ -99,20 +99,10 @@ def _shares(plan: Plan) -> str:
     heads = [f"in {schedule.first}" if schedule else "", "GPUs", "from", "done in", "P90", "cost", "P90", "chance", ""]
     rows: list[list[str]] = []
     for option in plan.by_share:
-        job, finish, cost = option.assessed.job, option.finish.interval, option.cost.interval
-        rows.append(
-            [
-                f"{option.share:.0%}" + (" of the steps" if not rows else ""),
-                f"{job.gpus} x {job.gpu}",
-                _from(option),
-                human_seconds(finish.p50),
-                human_seconds(finish.p90),
-                f"${cost.p50:,.2f}",
-                f"${cost.p90:,.2f}",
-                f"{option.chance:.0%}",
-                "" if option.chance >= plan.goal.confidence else "misses the goal",
-            ]
-        )
+        job = option.assessed.job
+        length = f"{option.share:.0%}" + (" of the steps" if not rows else "")
+        verdict = "" if option.chance >= plan.goal.confidence else "misses the goal"
+        rows.append([length, f"{job.gpus} x {job.gpu}", *_figures(option), verdict])
     head = f"{schedule}, the best option for every length of the first part:"
     return f"{head}\n\n{Table(heads, rows, left=3).text()}"
 
@@ -128,12 +118,15 @@ def _from(option: Option) -> str:
 
 
 def _row(option: Option, plan: Plan) -> Sequence[str]:
-    job, finish, cost = option.assessed.job, option.finish.interval, option.cost.interval
+    row = option.assessed
+    mark = ">" if option is plan.chosen else ""
+    return [mark, f"{row.job.gpus} x {row.job.gpu}", row.precision, row.label, *_figures(option)]
+
+
+def _figures(option: Option) -> list[str]:
+    """What is rented, time, cost and chance."""
+    finish, cost = option.finish.interval, option.cost.interval
     return [
-        ">" if option is plan.chosen else "",
-        f"{job.gpus} x {job.gpu}",
-        option.assessed.precision,
-        option.assessed.label,
         _from(option),
         human_seconds(finish.p50),
         human_seconds(finish.p90),
