@@ -11,6 +11,7 @@ from precision_time.cli.job_arguments import (
     Parser,
     add_job_flags,
     add_job_sources,
+    add_quantile_flag,
     add_workers_flags,
 )
 from precision_time.cli.measuring_arguments import (
@@ -57,6 +58,7 @@ def _predict(parser: Parser, complete: bool) -> None:
         "--trained", metavar="FOLDER", help="folder that `train` has written (default: those that ship)"
     )
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
+    add_quantile_flag(parser)
     add_job_flags(parser, complete)
     add_job_sources(parser)
 
@@ -69,6 +71,8 @@ def _compare(parser: Parser, complete: bool) -> None:
     )
     parser.add_argument("--best", metavar="N", help="show the N best rows (by throughput, or as --sort says)")
     parser.add_argument("--global-batch-size", metavar="N", help="samples of a step in every row, by accumulation")
+    parser.add_argument("--largest-batch", action="store_true", help="every row at its largest batch_size that fits")
+    add_quantile_flag(parser)
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
     add_workers_flags(parser)
     add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
@@ -113,6 +117,7 @@ def _plan(parser: Parser, complete: bool) -> None:
     space.add_argument("--pue", metavar="FACTOR", help="energy of the building over that of the GPUs (default 1)")
     space.add_argument("--grid", metavar="COUNTRY", help="country, or grams of CO2 per kWh, for CO2")
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
+    add_quantile_flag(parser, "instead of P90 ")
     _add_search_flags(parser)
     chosen = ("gpu", "gpus", "precision", "layout", "node", "nodes", "system", "price", "price_per_gpu_hour")
     add_job_flags(parser, complete, (), chosen)
@@ -122,6 +127,10 @@ def _plan(parser: Parser, complete: bool) -> None:
 def _layouts(parser: Parser, complete: bool) -> None:
     parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE)
     parser.add_argument("--top", metavar="N", default="20", help="show this many (default 20)")
+    parser.add_argument(
+        "--largest-batch", action="store_true", help="each layout and recomputation at its largest batch_size that fits"
+    )
+    add_quantile_flag(parser)
     _add_search_flags(parser)
     add_job_flags(parser, complete, (), ("layout", "recompute_layers"))
     add_job_sources(parser)

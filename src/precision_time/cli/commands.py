@@ -30,6 +30,8 @@ def predict(options: Namespace) -> str:
         from precision_time.largest_batch import with_largest_batch
 
         estimate = with_largest_batch(estimate)
+    if options.quantile is not None:
+        estimate = estimate.with_quantile(options.quantile)
     if options.trace:
         from precision_time.report.write import write_whole
 
@@ -41,10 +43,10 @@ def predict(options: Namespace) -> str:
 def _by_predictor(options: Namespace, job: Job) -> str:
     from precision_time.cli.training import predict_by
 
-    for flag in ("trace", "largest_batch"):
+    for flag, needed in (("trace", "timeline"), ("largest_batch", "memory"), ("quantile", "distribution")):
         if getattr(options, flag):
             text = flag.replace("_", "-")
-            raise UsageError(f"--{text} needs the timeline of predictor simulator; leave --predictor out")
+            raise UsageError(f"--{text} needs the {needed} of predictor simulator; leave --predictor out")
     if job.data:
         raise UsageError(
             f"data is known to predictor simulator only, not to {options.predictor}; leave out data or --predictor"
@@ -56,8 +58,6 @@ def _by_predictor(options: Namespace, job: Job) -> str:
 def compare(options: Namespace) -> str:
     from precision_time.cli.comparing import compared
     from precision_time.comparison import crossed
-    from precision_time.field_types import BATCH
-    from precision_time.global_batch import at_global_batch
 
     if options.plot:
         from precision_time.report.figure import image_kind, require_matplotlib
@@ -73,10 +73,9 @@ def compare(options: Namespace) -> str:
     bases = [
         job_of(source, {**fields, **first}, options.imported, options.allow_code) for source in options.source or [None]
     ]
+    if options.largest_batch and "batch_size" in axes:
+        raise UsageError("--largest-batch finds batch_size, and --batch-size gives it; leave one of them out")
     jobs = crossed(bases, axes)
-    if options.global_batch_size is not None:
-        batch = BATCH("global_batch_size", options.global_batch_size)
-        jobs = [at_global_batch(job, batch) for job in jobs]
     check_outputs(options, bases)
     comparison = compared(options, jobs)
     return _json(comparison.to_dict()) if options.json else str(comparison)

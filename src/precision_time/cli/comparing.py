@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_time.checks import show, small_number
@@ -25,16 +26,33 @@ def compared(options: Namespace, jobs: Sequence[Job]) -> Comparison:
     count, sort = _best(options.best), options.sort
     if sort is not None and sort not in SORTS:
         raise UsageError(f"flag --sort is {show(sort)}; nearest: {nearest(sort, SORTS)}")
+    jobs, prepare = _batches(options, jobs)
     with workers_of(options) as workers, Progress("jobs") as progress:
-        comparison = compare(jobs, progress=progress, workers=workers)
+        comparison = compare(jobs, progress=progress, prepare=prepare, workers=workers)
     if comparison.baseline is None:
         raise UsageError(comparison.rows[0].error or "nothing to compare")
+    if options.quantile is not None:
+        comparison = comparison.with_quantile(options.quantile)
     if sort is not None or count is not None:
         comparison = comparison.best(count, sort or "throughput")
     if options.plot:
         comparison.plot(options.plot)
         note(f"picture written to {options.plot}")
     return comparison
+
+
+def _batches(options: Namespace, jobs: Sequence[Job]) -> tuple[Sequence[Job], Callable[[Job], Job] | None]:
+    """The jobs at the global batch that is asked for, and what finds the largest batch of each."""
+    from precision_time.field_types import BATCH
+    from precision_time.global_batch import at_global_batch
+
+    given = options.global_batch_size
+    batch = BATCH("global_batch_size", given) if given is not None else None
+    if options.largest_batch:
+        from precision_time.largest_batch import at_largest_batch
+
+        return jobs, partial(at_largest_batch, global_batch=batch)
+    return (jobs if batch is None else [at_global_batch(job, batch) for job in jobs]), None
 
 
 def _best(text: str | None) -> int | None:

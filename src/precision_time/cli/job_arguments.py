@@ -68,6 +68,15 @@ def add_job_sources(parser: Parser, cluster: bool = True) -> None:
     )
 
 
+def add_quantile_flag(parser: Parser, beside: str = "") -> None:
+    """The flag of a further quantile; `beside`: instead of which other one."""
+    parser.add_argument(
+        "--quantile",
+        metavar="P",
+        help=f"{beside or 'also '}show what times, cost and memory stay below with this probability: 0.95",
+    )
+
+
 def add_workers_flags(parser: Parser) -> None:
     parser.add_argument("--workers", metavar="N", help="processes (default: as many as are worth starting)")
     parser.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster: tcp://host:8786")
