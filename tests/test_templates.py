@@ -119,6 +119,9 @@ def test_what_changes_the_operators_changes_the_template() -> None:
     gemma = ENTRIES["gemma3-4b"].config
     assert name({**gemma, "sliding_window": "256_five_of_six"}) == "gemma3"
     assert name({**gemma, "sliding_window": "256_every_second_layer"}) is None
+    capped = ENTRIES["gemma2-9b"].config
+    assert name({**capped, "sliding_window": "256_every_second_layer", "attn_softcap": 20.0}) == "gemma2"
+    assert name({**capped, "logit_softcap": 0.0}) is None
     assert name({**llama, "bias": "qkv"}) == "qwen2"
     assert name({**llama, "bias": "qkv", "qk_norm": 1}) is None
     assert len({t.name for t in TEMPLATES}) == len(TEMPLATES)

@@ -148,6 +148,7 @@ def test_decoder_derives_what_the_shape_implies() -> None:
         {"bias": "qkv"},
         {"act": "geglu", "norm": "rmsnorm", "post_norm": 1},
         {"sliding_window": "8_five_of_six"},
+        {"attn_softcap": 50.0, "logit_softcap": 30.0, "mtp_layers": 1},
     ],
     ids=str,
 )
@@ -165,6 +166,48 @@ def test_every_sixth_layer_has_no_window() -> None:
     shallow = Shallow.of(gemma)
     traced = [windows[shallow.stands_for(layer, gemma["layers"])] for layer in range(gemma["layers"])]
     assert (shallow.few, traced) == (12, windows)
+
+
+def test_every_second_layer_of_gemma_2_has_a_window() -> None:
+    """The first has one, as transformers' Gemma2Config says."""
+    from transformers import Gemma2Config
+
+    from precision_time.zoo.models.decoder import window_of
+
+    gemma = ENTRIES["gemma2-2b"].config
+    kinds = ["sliding_attention" if window_of(gemma, layer) else "full_attention" for layer in range(gemma["layers"])]
+    published = Gemma2Config()
+    assert (kinds, window_of(gemma, 0)) == (published.layer_types, published.sliding_window)
+    caps = (published.attn_logit_softcapping, published.final_logit_softcapping)
+    assert (gemma["attn_softcap"], gemma["logit_softcap"]) == caps
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_capped_attention_is_that_of_transformers(window: int) -> None:
+    """On real tensors, with scores far above the cap."""
+    from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
+
+    from precision_time.zoo.models.operators import capped_attention
+
+    torch.manual_seed(0)
+    query = 30 * torch.randn(2, 4, 6, 8)
+    key, value = torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+    mask = torch.full((6, 6), -1e4).triu(1) + (torch.full((6, 6), -1e4).tril(-window) if window else 0)
+    module = torch.nn.Module().eval()
+    module.num_key_value_groups = 2
+    theirs, _ = eager_attention_forward(module, query, key, value, mask, scaling=8**-0.5, softcap=20.0)
+    ours = capped_attention(query, key, value, window, 20.0, 0.0).transpose(1, 2)
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    uncapped = capped_attention(query, key, value, window, 1e9, 0.0).transpose(1, 2)
+    assert not torch.allclose(uncapped, theirs, atol=1e-2)
+
+
+def test_logits_are_capped() -> None:
+    from precision_time.zoo.models.decoder import build as build_decoder
+
+    shape = {"layers": 1, "hidden": 16, "heads": 2, "vocab": 11, "logit_softcap": 0.01}
+    logits = build_decoder(shape, {"batch_size": 1, "seq_len": 4}).module(torch.tensor([[1, 2, 3, 4]]))
+    assert 0.009 < logits.abs().max() <= 0.01
 
 
 def test_decoder_computes_causal_attention() -> None:

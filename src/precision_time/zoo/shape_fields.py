@@ -81,6 +81,7 @@ TOKENS = whole(1, 10**8, "tokens")
 TOKENS_OR_ZERO = whole(0, 10**8, "tokens")
 KERNEL = whole(1, 10**3, "pixels")
 DROPOUT = number(1e-6, 1 - 1e-6, zero=True)
+CAP = number(1e-3, 1e6, zero=True)
 ROWS = whole(1, 10**11, "rows")
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "relu2")
 
@@ -116,6 +117,8 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "rotary_percent": ShapeField(number(0.01, 1), "share of a head with rotary positions"),
     "attn": ShapeField(choice(("heads", "mla")), "kind of attention"),
     "attn_sink": ShapeField(choice(("none", "learned")), "logit that takes no value"),
+    "attn_softcap": ShapeField(CAP, "cap of attention's scores, by tanh; 0: none"),
+    "logit_softcap": ShapeField(CAP, "cap of the logits, by tanh; 0: none"),
     "sliding_window": ShapeField(structured("text", _window), "tokens that attention sees; 0: all"),
     "q_lora": ShapeField(WIDTH_OR_ZERO, "latent width of queries (mla)"),
     "kv_lora": ShapeField(WIDTH_OR_ZERO, "latent width of keys and values (mla)"),
