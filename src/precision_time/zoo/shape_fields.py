@@ -157,6 +157,9 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "label_smoothing": ShapeField(SHARE, "label smoothing"),
     "depth": ShapeField(whole(1, 10**4, "layers"), "depth of a convolutional network"),
     "width": ShapeField(WIDTH, "width of the first stage"),
+    "depth_multiple": ShapeField(number(0.01, 100), "factor of the blocks of each stage"),
+    "width_multiple": ShapeField(number(0.01, 100), "factor of the channels of each stage"),
+    "max_channels": ShapeField(WIDTH, "most channels of a stage, before that factor"),
     "widen": ShapeField(whole(1, 10**3), "factor of the widths"),
     "growth": ShapeField(WIDTH, "channels that a dense layer adds"),
     "divide": ShapeField(whole(1, 64), "divisor of the paper's widths"),
@@ -230,6 +233,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "known_inputs": ShapeField(whole(1, 1000, "features"), "features that are known ahead"),
     "quantiles": ShapeField(whole(1, 1000, "quantiles"), "quantiles that are predicted"),
     "features": ShapeField(WIDTH, "features of a node"),
+    "aggregation": ShapeField(choice(("gcn", "mean")), "how a node takes its neighbours: weighted sum or mean"),
     "fanout": ShapeField(whole(1, 10**4, "nodes", items=16), "neighbours sampled in each layer"),
 }
 """Key of `model_config` -> its type, for every model that `PER_MODEL` does not name."""
@@ -242,6 +246,9 @@ PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
         for model in ("encoder:build", "electra:build", "bart_t5:build_bart")
     },
     ("models.resnet:build", "depth"): ShapeField(whole(1, 152, "layers"), "depth of a ResNet: 18, 34, 50, 101 or 152"),
+    ("models.unet_variants:build_encoder", "depth"): ShapeField(
+        whole(1, 152, "layers"), "depth of a ResNet: 18, 34, 50, 101 or 152"
+    ),
     ("models.rcnn:build", "depth"): ShapeField(whole(1, 152, "layers"), "depth of a ResNet: 18, 34, 50, 101 or 152"),
     ("models.resnet:build", "variant"): ShapeField(choice(("v1", "v1.5")), "where the stride is"),
     ("models.jasper:build", "variant"): ShapeField(choice(("jasper", "quartznet")), "architecture"),
@@ -267,6 +274,8 @@ INPUT: Mapping[str, ShapeField] = {
     "n_mels": ShapeField(whole(1, 10**4, "bands"), "bands of a spectrogram"),
     "encoder_steps": ShapeField(whole(1, 10**5, "steps"), "known steps of a time series"),
     "decoder_steps": ShapeField(whole(1, 10**5, "steps"), "predicted steps of a time series"),
+    "nodes": ShapeField(whole(1, 10**9, "nodes"), "nodes of a graph"),
+    "edges": ShapeField(whole(1, 10**10, "edges"), "edges of a graph, each direction counted"),
     "fields": ShapeField(whole(1, 1000, "fields"), "categorical fields of a sample"),
 }
 """Key of `input` -> its type. Lengths may also be a range, LEAST..MOST."""

@@ -127,6 +127,8 @@ REPOSITORIES: Mapping[str, tuple[str, ...]] = {
     "convnext-b": ("facebook/convnext-base-224",),
     "flux1-schnell": ("black-forest-labs/FLUX.1-schnell",),
     "flux1-dev": ("black-forest-labs/FLUX.1-dev",),
+    "sd3-medium": ("stabilityai/stable-diffusion-3-medium", "stabilityai/stable-diffusion-3-medium-diffusers"),
+    "sd3.5-large": ("stabilityai/stable-diffusion-3.5-large",),
     "sdxl": ("stabilityai/stable-diffusion-xl-base-1.0",),
     "wan2.1-1.3b": ("Wan-AI/Wan2.1-T2V-1.3B",),
     "wan2.1-14b": ("Wan-AI/Wan2.1-T2V-14B",),
