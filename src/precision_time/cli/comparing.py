@@ -12,7 +12,7 @@ from precision_time.cli.parser import UsageError
 from precision_time.cli.progress import Progress
 from precision_time.cli.streams import note
 from precision_time.cli.workers import workers_of
-from precision_time.errors import nearest
+from precision_time.errors import CatalogError, nearest
 
 if TYPE_CHECKING:
     from precision_time.comparison import Comparison
@@ -26,7 +26,7 @@ def compared(options: Namespace, jobs: Sequence[Job]) -> Comparison:
     count, sort = _best(options.best), options.sort
     if sort is not None and sort not in SORTS:
         raise UsageError(f"flag --sort is {show(sort)}; nearest: {nearest(sort, SORTS)}")
-    jobs, prepare = _batches(options, jobs)
+    jobs, prepare = _batches(options, _priced(jobs))
     with workers_of(options) as workers, Progress("jobs") as progress:
         comparison = compare(jobs, progress=progress, prepare=prepare, workers=workers)
     if comparison.baseline is None:
@@ -39,6 +39,30 @@ def compared(options: Namespace, jobs: Sequence[Job]) -> Comparison:
         comparison.plot(options.plot)
         note(f"picture written to {options.plot}")
     return comparison
+
+
+def _priced(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs, without a price where `any` is asked for and no cloud of the catalog has the GPU, which a note says."""
+    from precision_time.hardware.prices import ANY
+    from precision_time.placement import catalog_of
+
+    unknown: dict[str, None] = {}
+    found = []
+    for job in jobs:
+        if (job.run.price or "").strip().lower() == ANY:
+            try:
+                catalog = catalog_of(job)
+                gpu = catalog.gpu(job.gpu).name
+            except CatalogError:  # the row says what is wrong
+                found.append(job)
+                continue
+            if all(price.gpu != gpu for price in catalog.prices.values()):
+                unknown[gpu] = None
+                job = job.replace(price=None)
+        found.append(job)
+    if unknown:
+        note(f"note: no price is known of {', '.join(unknown)}: no cost; --price-per-gpu-hour gives one to all rows")
+    return found
 
 
 def _batches(options: Namespace, jobs: Sequence[Job]) -> tuple[Sequence[Job], Callable[[Job], Job] | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any
@@ -80,6 +81,8 @@ def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], cho
     files = read_imports(paths)
     for path, imported in files:
         for text in imported.notes():
+            if _answered(text, flags):
+                continue
             note(f"note: {path} ({imported.kind}), not taken: {text}")
     deciding = {name: flags[name] for name in _DECIDING if name in flags}
     together = merged(files)
@@ -90,6 +93,12 @@ def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], cho
     if "gpus" not in {*together.fields, *fields, *flags, *chosen}:
         note(f"note: no file says how many GPUs; {found['gpus']} taken, give --gpus")
     return {name: value for name, value in found.items() if name not in deciding or name in fields}
+
+
+def _answered(text: str, flags: dict[str, Any]) -> bool:
+    """Whether all flags that a note asks for are given."""
+    asked = re.findall(r"--([a-z][a-z-]+)", text.rpartition("; give ")[2]) if "; give --" in text else []
+    return bool(asked) and all(name.replace("-", "_") in flags for name in asked)
 
 
 def _files(paths: list[str]) -> str:
