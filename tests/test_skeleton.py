@@ -153,7 +153,7 @@ def main():
          "timm:vit_small_patch16_224"),
         ("from transformers import AutoModelForCausalLM", "AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B')",
          "qwen3-8b"),
-        ("import transformers as t", "t.BertForNextSentencePrediction.from_pretrained('bert-large-uncased')", "bert-large"),
+        ("import transformers as t", "t.BertForPreTraining.from_pretrained('bert-large-uncased')", "bert-large"),
         ("from transformers import AutoTokenizer as A, AutoModel",
          "AutoModel.from_pretrained(pretrained_model_name_or_path='bigscience/bloom-560m')",
          "hf:CONFIG.json  # the config of bigscience/bloom-560m, which is not among the named models"),
