@@ -149,6 +149,7 @@ def test_decoder_derives_what_the_shape_implies() -> None:
         {"bias": "qkv"},
         {"act": "geglu", "norm": "rmsnorm", "post_norm": 1},
         {"sliding_window": "8_five_of_six"},
+        {"pos": "alibi", "kv_heads": 1},
         {"attn_softcap": 50.0, "logit_softcap": 30.0, "mtp_layers": 1},
     ],
     ids=str,
@@ -200,6 +201,31 @@ def test_capped_attention_is_that_of_transformers(window: int) -> None:
     assert torch.allclose(ours, theirs, atol=1e-5)
     uncapped = capped_attention(query, key, value, window, 1e9, 0.0).transpose(1, 2)
     assert not torch.allclose(uncapped, theirs, atol=1e-2)
+
+
+def test_alibi_is_that_of_transformers() -> None:
+    """On real tensors, with grouped heads; the bias of MPT, written out."""
+    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+    from precision_time.zoo.models.operators import alibi_attention
+
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+    bias = build_mpt_alibi_tensor(4, 6).view(1, 4, 1, 6)
+    repeated = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    scores = query @ repeated[0].mT * 8**-0.5 + bias + torch.full((6, 6), -torch.inf).triu(1)
+    slopes = [2.0 ** (-2.0 * head) for head in range(1, 5)]
+    found = alibi_attention(query, key, value, slopes, 0.0)
+    assert torch.allclose(found, scores.softmax(-1) @ repeated[1], atol=1e-5)
+    plain = torch.nn.functional.scaled_dot_product_attention(query, *repeated, is_causal=True)
+    assert not torch.allclose(found, plain, atol=1e-2)
+
+
+def test_mpt_7b_with_alibi_has_the_count_of_its_weights() -> None:
+    """mosaicml/mpt-7b has 6,649,286,656; its norms have no bias, which those of torch here have."""
+    shape = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "head_dim": 128, "ffn": 16384, "vocab": 50432}
+    shape |= {"bias": 0, "pos": "alibi"}
+    assert count(build(ENTRIES["gpt"], **shape).module) == 6_649_286_656 + (2 * 32 + 1) * 4096
 
 
 def test_logits_are_capped() -> None:

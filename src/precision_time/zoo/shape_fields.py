@@ -100,7 +100,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "max_predictions": ShapeField(whole(1, 10**6, "tokens"), "masked tokens of a sequence"),
     "act": ShapeField(choice((*_ACTIVATIONS, "swiglu", "geglu", "clamped_quick_geglu")), "activation"),
     "norm": ShapeField(choice(("layernorm", "rmsnorm")), "normalisation"),
-    "pos": ShapeField(choice(("learned", "rope", "yarn_rope", "none")), "positions"),
+    "pos": ShapeField(choice(("learned", "rope", "yarn_rope", "alibi", "none")), "positions"),
     "bias": ShapeField(
         structured("switch", _bias, ("0", "1", "qkv")),
         "biases in linear layers; qkv: in those of queries, keys, values",

@@ -126,6 +126,7 @@ _LATENT = ("q_lora", "kv_lora", "qk_nope", "qk_rope", "v_head")
 _SAME_OPERATORS: Mapping[tuple[str, Any], Any] = {
     ("act", "gelu_tanh"): "gelu",  # one kernel with another formula
     ("pos", "yarn_rope"): "rope",  # another table of rotations
+    ("pos", "alibi"): "none",  # a number for each head that a fused kernel reads; others are traced
     ("attn_sink", "0"): "none",
 }
 
@@ -185,6 +186,11 @@ def _dense() -> list[Template]:
         templates.append(Template(name, _DECODER, fixed, (*sizes, _KV_HEADS), products=_PRODUCTS))
         if pos == "learned" and bias:
             templates.append(Template(f"{name}-math", _DECODER, fixed, sizes, ("math",), products=_PRODUCTS))
+    for bias in off_or_on:
+        fixed = {**GPT, "pos": "none", "bias": bias}
+        fixed = {key: value for key, value in fixed.items() if key != "max_positions"}
+        name = _name("gpt-nopos", not bias and "nobias")
+        templates.append(Template(name, _DECODER, fixed, (*_SIZES, _KV_HEADS), products=_PRODUCTS))
     for norms, bias, tied, drop in itertools.product(off_or_on, off_or_on, off_or_on, off_or_on):
         fixed = {**LLAMA, "qk_norm": norms, "bias": bias, "tied_embeddings": tied, "dropout": drop * _DROPOUT}
         name = _name("qwen3" if norms else "llama", bias and "bias", tied and "tied", drop and "dropout")

@@ -7,7 +7,8 @@ measurement tables:
     layers, hidden, heads, kv_heads, head_dim, ffn, vocab
     norm = layernorm | rmsnorm
     act = gelu | gelu_tanh | relu | relu2 | swiglu | geglu | clamped_quick_geglu
-    pos = learned | rope | yarn_rope | none (YaRN scales the table of rotations, no more)
+    pos = learned | rope | yarn_rope | alibi | none (YaRN scales the table of rotations, no more; ALiBi, as in MPT's
+        published weights, lowers scores by the distance)
     bias = 0 | 1 | qkv (only the projections to queries, keys and values); tied_embeddings, qk_norm = 0 | 1
     dropout, max_positions (rows of the learned position table), rope_theta, rotary_percent
     fused_qkv = 0 | 1: one projection for query, key and value, as GPT-2, MPT and Megatron have
@@ -38,7 +39,7 @@ from precision_time.zoo.models.decoder_parts import FeedForward, freeze_all_but_
 from precision_time.zoo.models.mamba import Mamba
 from precision_time.zoo.models.mla import LatentAttention
 from precision_time.zoo.models.moe import MixtureOfExperts
-from precision_time.zoo.models.operators import capped_attention, window_attention
+from precision_time.zoo.models.operators import alibi_attention, capped_attention, window_attention
 from precision_time.zoo.models.text import dropout, tokens, vocabulary_loss
 from precision_time.zoo.shallow import WINDOWED
 from precision_time.zoo.tables.decoders import GPT
@@ -74,6 +75,8 @@ class Attention(nn.Module):
             self.key_norm = norm(str(config["norm"]), self.head_dim)
         self.window = window
         self.softcap = float(config["attn_softcap"])
+        alibi = str(config["pos"]) == "alibi"
+        self.slopes = [2.0 ** (-8.0 / self.heads * (head + 1)) for head in range(self.heads)] if alibi else None
         self.sink = nn.Parameter(torch.zeros(self.heads)) if _sinks(config) else None
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -88,6 +91,9 @@ class Attention(nn.Module):
             cos, sin = (table.to(q.dtype) for table in rope)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         drop = self.drop if self.training else 0.0
+        if self.slopes is not None:
+            context = alibi_attention(q, k, v, self.slopes, drop)
+            return self.output(context.transpose(1, 2).flatten(2))
         if self.softcap:
             context = capped_attention(q, k, v, self.window, self.softcap, drop)
             return self.output(context.transpose(1, 2).flatten(2))
@@ -209,12 +215,12 @@ class Decoder(nn.Module):
         super().__init__()
         hidden, vocab = int(config["hidden"]), int(config["vocab"])
         self.pos = str(config["pos"])
-        if self.pos not in ("learned", "rope", "yarn_rope", "none"):
-            raise ValueError(f"unknown pos {self.pos!r}: use learned, rope, yarn_rope or none")
+        if self.pos not in ("learned", "rope", "yarn_rope", "alibi", "none"):
+            raise ValueError(f"unknown pos {self.pos!r}: use learned, rope, yarn_rope, alibi or none")
         self.embedding = nn.Embedding(vocab, hidden)
         if self.pos == "learned":
             self.position = nn.Embedding(int(config["max_positions"]), hidden)
-        elif self.pos != "none":
+        elif self.pos not in ("none", "alibi"):
             size = int(config["qk_rope"] if config["attn"] == "mla" else config["head_dim"])
             width = int(size * float(config["rotary_percent"]))
             inverse = float(config["rope_theta"]) ** (-torch.arange(0, width, 2).float() / width)
