@@ -75,7 +75,7 @@ def test_the_flags_are_frozen() -> None:
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
     assert sorted(flags_of(parser, "predict")) == sorted([
         *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
-        "--quantile",
+        "--quantile", "--plot",
     ])  # fmt: skip
     shared = ["--workers", "--dask"]
     assert sorted(flags_of(parser, "compare")) == sorted([

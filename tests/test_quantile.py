@@ -219,5 +219,17 @@ def test_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "P80" in capsys.readouterr().out
 
 
+def test_the_picture_of_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "estimate.html"
+    assert main(["predict", "resnet50", "--quantile", "0.8", "--epochs", "1", "--plot", str(path)]) == 0
+    assert "diamonds: P80" in path.read_text()
+    assert "picture written" in capsys.readouterr().err
+    assert main(["predict", "resnet50", "--plot", str(tmp_path / "estimate.txt")]) == 2
+    assert "no picture this can write" in capsys.readouterr().err
+    assert main(["predict", "resnet50", "--predictor", "boosting", "--plot", str(path)]) == 2
+    assert "--plot needs the breakdown" in capsys.readouterr().err
+
+
 def test_replaced_estimates_keep_the_quantile(estimate: Estimate) -> None:
     assert replace(estimate.with_quantile(0.9), samples_per_s=1.0).quantile == 0.9

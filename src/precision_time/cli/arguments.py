@@ -47,6 +47,7 @@ ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
 def _predict(parser: Parser, complete: bool) -> None:
     parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE)
     parser.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
+    parser.add_argument("--plot", metavar="FILE", help="write step, run and memory as bars: .png, .svg or .html")
     parser.add_argument(
         "--predictor",
         metavar="NAME",

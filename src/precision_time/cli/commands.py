@@ -16,11 +16,15 @@ from precision_time.reading import to_json
 
 _CHOSEN = ("gpu", "gpus", "precision", "layout")
 """Flags of `plan` that give several values to choose among, not fields of the job."""
+_OF_SIMULATOR = {"trace": "timeline", "plot": "breakdown", "largest_batch": "memory", "quantile": "distribution"}
+"""Flags of `predict` -> what they need of the simulator's estimate."""
 
 
 def predict(options: Namespace) -> str:
     job = one_job(options)
     check_outputs(options, [job])
+    if options.plot:
+        _check_picture(options.plot)
     if options.predictor != "simulator":
         return _by_predictor(options, job)
     from precision_time.prediction import predict as predict_job
@@ -37,13 +41,29 @@ def predict(options: Namespace) -> str:
 
         write_whole(options.trace, _json(estimate.trace_events(), indent=None))
         note(f"trace written to {options.trace} (open it in ui.perfetto.dev)")
+    if options.plot:
+        estimate.plot(options.plot)
+        note(f"picture written to {options.plot}")
     return _json(estimate.to_dict()) if options.json else str(estimate)
+
+
+def _check_picture(path: str) -> None:
+    """Raises before the work where the picture cannot be drawn."""
+    from precision_time.report.figure import image_kind, require_matplotlib
+
+    image_kind(path)
+    require_matplotlib()
 
 
 def _by_predictor(options: Namespace, job: Job) -> str:
     from precision_time.cli.training import predict_by
 
-    for flag, needed in (("trace", "timeline"), ("largest_batch", "memory"), ("quantile", "distribution")):
+    for flag, needed in (
+        ("trace", "timeline"),
+        ("plot", "breakdown"),
+        ("largest_batch", "memory"),
+        ("quantile", "distribution"),
+    ):
         if getattr(options, flag):
             text = flag.replace("_", "-")
             raise UsageError(f"--{text} needs the {needed} of predictor simulator; leave --predictor out")
@@ -60,10 +80,7 @@ def compare(options: Namespace) -> str:
     from precision_time.comparison import crossed
 
     if options.plot:
-        from precision_time.report.figure import image_kind, require_matplotlib
-
-        image_kind(options.plot)
-        require_matplotlib()
+        _check_picture(options.plot)
     fields = job_flags(options)
     axes = {name: fields.pop(name) for name in AXES if name in fields}
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):
