@@ -56,6 +56,7 @@ class FakeEstimate:
     cost_usd: float | FakeInterval | None = None
     rental: Rental | None = None
     utilisation: None = None
+    quantile: None = None
 
     @property
     def step(self) -> FakeInterval:

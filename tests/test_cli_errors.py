@@ -75,21 +75,23 @@ def test_the_flags_are_frozen() -> None:
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
     assert sorted(flags_of(parser, "predict")) == sorted([
         *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
+        "--quantile", "--plot",
     ])  # fmt: skip
     shared = ["--workers", "--dask"]
-    assert sorted(flags_of(parser, "compare")) == sorted(
-        [*JOB_FLAGS, *ON_TOP, *shared, "--allow-code", "--plot", "--sort", "--best", "--global-batch-size"]
-    )
+    assert sorted(flags_of(parser, "compare")) == sorted([
+        *JOB_FLAGS, *ON_TOP, *shared, "--allow-code", "--plot", "--sort", "--best", "--global-batch-size",
+        "--largest-batch", "--quantile",
+    ])  # fmt: skip
     placed = ("--node", "--nodes", "--system", "--price", "--price-per-gpu-hour")
     assert sorted(flags_of(parser, "plan")) == sorted([
         *(f for f in JOB_FLAGS if f not in placed), *(f for f in ON_TOP if f != "--cluster"), *shared, "--allow-code",
         "--plot", "--deadline", "--budget", "--confidence", "--objective", "--provider", "--spot", "--pue",
         "--grid", "--schedule", "--reserved",
-        "--global-batch-size",
+        "--global-batch-size", "--quantile",
     ])  # fmt: skip
     ranked = [f for f in JOB_FLAGS if f not in ("--layout", "--recompute-layers")]
     assert sorted(flags_of(parser, "layouts")) == sorted(
-        [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--global-batch-size"]
+        [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--global-batch-size", "--largest-batch", "--quantile"]
     )
     assert sorted(flags_of(parser, "walltime")) == sorted(
         [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format"]

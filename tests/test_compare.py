@@ -156,6 +156,16 @@ def test_the_table_adds_up_as_printed() -> None:
     assert sum(numbers[:7]) == pytest.approx(numbers[7], abs=1e-9)
 
 
+def test_a_gpu_that_no_cloud_has_keeps_its_row_without_a_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("compare resnet50 --gpu a100,mi300x --precision amp-bf16 --price any --epochs 1".split()) == 0
+    out, err = capsys.readouterr()
+    assert "no estimate" not in out
+    assert re.search(r"1 x mi300x.* -\n", out)
+    assert err.count("no price is known of mi300x") == 1
+    assert main("compare resnet50 --gpu a100,mi300x --precision amp-bf16 --price aws --epochs 1".split()) == 0
+    assert "no estimate" in capsys.readouterr().out  # a cloud that is named
+
+
 def test_cost_per_epoch() -> None:
     priced = replace(fake(BASE.replace(price_per_gpu_hour=2.0)), epoch=FakeInterval(1700, 1800, 1900))
     assert re.search(r"\$/epoch.*8\.00", str(comparison(priced)), re.DOTALL)

@@ -139,6 +139,7 @@ def test_vector_work_runs_at_the_fp32_rate() -> None:
         ("NVIDIA GeForce RTX 5090", "rtx-5090"),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-workstation"),
+        ("NVIDIA RTX PRO 4500 Blackwell", "rtx-pro-4500"),
     ],
 )
 def test_gpu_names_are_forgiving(written: str, name: str) -> None:

@@ -286,6 +286,9 @@ def test_llm_foundry_settings() -> None:
     shared = {"name": "mpt_causal_lm", "attn_config": {"attn_type": "multiquery_attention", "attn_impl": "torch"}}
     fields = from_llm_foundry({"max_seq_len": 8, "model": shared}).fields
     assert (fields["model_config"]["kv_heads"], fields["attention"]) == (1, "math")
+    biased = from_llm_foundry({"max_seq_len": 8, "model": {**shared, "attn_config": {"alibi": True}}})
+    assert biased.fields["model_config"]["pos"] == "alibi"
+    assert not any("alibi" in name for name in biased.not_taken)
     looped = from_llm_foundry({"max_seq_len": "${a}", "a": "${b}", "b": "${a}", "max_duration": "1ba"})
     assert "is not set in the file" in looped.not_taken["max_seq_len"]
     for config, message in (

@@ -173,3 +173,14 @@ def test_plan_chooses_what_the_file_leaves_open(
     assert main(plan) == 2
     assert "does not decide precision (bf16.enabled is auto)" in capsys.readouterr().err
     assert main([*plan, "--precision", "bf16-master"]) == 0
+
+
+def test_a_note_that_flags_have_answered_is_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "args.json"
+    path.write_text('{"output_dir": "o", "per_device_train_batch_size": 4, "bf16": true, "num_train_epochs": 3}')
+    assert main(["predict", "bert-large", "--import", str(path), "--gpus", "1"]) == 0
+    assert "give --dataset-size" in capsys.readouterr().err
+    assert main(["predict", "bert-large", "--import", str(path), "--gpus", "1", "--dataset-size", "5000"]) == 0
+    err = capsys.readouterr().err
+    assert "give --dataset-size" not in err
+    assert "output_dir" in err

@@ -97,6 +97,67 @@ def test_wrong_limits_are_refused(optuna: Any) -> None:
         study.optimize(without, n_trials=1)
 
 
+# --- Ray Tune, executors
+
+
+def test_an_executor_runs_only_what_is_worth_running() -> None:
+    """The example of docs/integrations.md; 1,024 images do not fit on 16 GB, and 32 take longer than the deadline."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from precision_time.integrations.trials import judged, worth_running
+
+    configs = [{"batch_size": size, "lr": lr} for size in (32, 128, 256, 1024) for lr in (0.1, 0.01)]
+    ran: list[dict[str, Any]] = []
+
+    def job_of_config(config: dict[str, Any]) -> Job:
+        return JOB.replace(batch_size=config["batch_size"], run={"samples": 1_000_000})
+
+    limit_s = predict(job_of_config({"batch_size": 128})).goodput.wall.quantile(0.6)  # type: ignore[union-attr]
+    chosen = worth_running(configs, job_of_config, deadline_s=limit_s)
+    with ThreadPoolExecutor(2) as executor:
+        list(executor.map(ran.append, chosen))
+    runs = [predict(job_of_config(config)).run.p50 for config in chosen]  # type: ignore[union-attr]
+    assert runs == sorted(runs)
+    assert {config["batch_size"] for config in ran} == {128, 256}
+    assert len(ran) == 4
+    reasons = [judged(job_of_config({"batch_size": size}), deadline_s=limit_s).reason for size in (32, 1024)]
+    assert reasons[0].startswith("ends within")
+    assert reasons[1].startswith("fits in memory with")
+
+
+def test_a_configuration_that_cannot_be_predicted_comes_last() -> None:
+    from precision_time.integrations.trials import judged, worth_running
+
+    assert worth_running(["bf16", "fp32"], lambda name: JOB.replace(precision=name, batch_size=32)) == ["fp32", "bf16"]
+    verdict = judged(JOB.replace(precision="bf16"))
+    assert verdict
+    assert "bf16" in verdict.error
+    assert verdict.estimate is None
+    with pytest.raises(JobError, match="deadline_s"):
+        judged(JOB, deadline_s=-1.0)
+    with pytest.raises(JobError, match="needs the length"):
+        judged(Job("resnet50"), deadline_s=10.0)
+
+
+def test_a_trainable_of_ray_tune_ends_before_it_trains() -> None:
+    """A real run of Ray Tune, where it is installed; it takes half a minute to start."""
+    ray = pytest.importorskip("ray")
+    tune = pytest.importorskip("ray.tune")
+    from precision_time.integrations.trials import judged
+
+    def train(config: dict[str, Any]) -> None:
+        verdict = judged(JOB.replace(batch_size=config["batch_size"]))
+        tune.report({"loss": 1.0 / config["batch_size"] if verdict else float("inf"), "reason": verdict.reason})
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        results = tune.Tuner(train, param_space={"batch_size": tune.grid_search([64, 2048])}).fit()
+        losses = {result.config["batch_size"]: result.metrics["loss"] for result in results}
+    finally:
+        ray.shutdown()
+    assert losses == {64: 1 / 64, 2048: float("inf")}
+
+
 # --- SkyPilot
 
 

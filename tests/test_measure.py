@@ -580,7 +580,7 @@ def test_ranks_of_this_machine_are_measured() -> None:
 
 
 def test_the_help_names_the_precisions_that_are_trained() -> None:
-    from precision_time.cli.arguments import VERIFY_PRECISIONS
+    from precision_time.cli.measuring_arguments import VERIFY_PRECISIONS
     from precision_time.measure.verify import DEFAULT_PRECISIONS
 
     assert ",".join(DEFAULT_PRECISIONS) == VERIFY_PRECISIONS

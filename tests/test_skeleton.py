@@ -124,3 +124,78 @@ def test_any_text_gives_python_or_a_sentence(text: str) -> None:
         path.write_bytes(f"class A(Module):\n    x = {text!r}\n{text}".encode("utf-8", "surrogatepass"))
         with contextlib.suppress(DataError):
             ast.parse(skeleton(path))
+
+
+# --- models of libraries
+
+LIBRARY = """
+import torch
+{imports}
+
+def main():
+    model = {model}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(data, batch_size=128)
+    for epoch in range({epochs}):
+        with torch.autocast("cuda", dtype=torch.float16):
+            step(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "model", "found"),
+    [
+        ("from torchvision import models", "models.resnet50(weights=None)", "resnet50"),
+        ("import torchvision", "torchvision.models.get_model('vit_b_16')", "vit-b-16"),
+        ("from torchvision.models import regnet_y_400mf as net", "net()", "torchvision:regnet_y_400mf"),
+        ("import timm", "timm.create_model('convnextv2_tiny', pretrained=True)", "timm:convnextv2_tiny"),
+        ("from timm import create_model", "create_model(model_name='vit_small_patch16_224')",
+         "timm:vit_small_patch16_224"),
+        ("from transformers import AutoModelForCausalLM", "AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B')",
+         "qwen3-8b"),
+        ("import transformers as t", "t.BertForPreTraining.from_pretrained('bert-large-uncased')", "bert-large"),
+        ("from transformers import AutoTokenizer as A, AutoModel",
+         "AutoModel.from_pretrained(pretrained_model_name_or_path='bigscience/bloom-560m')",
+         "hf:CONFIG.json  # the config of bigscience/bloom-560m, which is not among the named models"),
+    ],
+)  # fmt: skip
+def test_a_model_of_a_library_gives_a_job_file(tmp_path: Path, imports: str, model: str, found: str) -> None:
+    text = written(tmp_path, LIBRARY.format(imports=imports, model=model, epochs=90))
+    assert f"model: {found}" in text.splitlines()
+    assert text.splitlines()[3:] == [
+        "precision: amp-fp16",
+        "batch_size: 128",
+        "optimizer: sgd",
+        "run: {epochs: 90}  # of the model's usual data set, unless dataset_size is given",
+    ]
+
+
+def test_the_job_file_of_a_script_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = written(
+        tmp_path, LIBRARY.format(imports="from torchvision import models", model="models.resnet50()", epochs=9)
+    )
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert main(["predict", str(path), "--gpu", "a100", "--gpus", "8", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    job = content["job"]
+    assert (job["model"], job["precision"], job["batch_size"], job["optimizer"]) == ("resnet50", "amp-fp16", 128, "sgd")
+    assert content["steps"] == 9 * content["steps_per_epoch"]
+
+
+def test_names_that_only_look_like_models(tmp_path: Path) -> None:
+    """Weights, tokenizers, other modules named models, and a repository in a variable."""
+    for line in (
+        "from torchvision import models\nw = models.get_model_weights('resnet50')",
+        "from torchvision.models import resnet50_weights\nresnet50_weights()",
+        "from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('gpt2')",
+        "import models\nmodels.resnet50()",
+        "from transformers import AutoModel\nAutoModel.from_pretrained(name)",
+    ):
+        with pytest.raises(DataError, match="makes no model of torchvision, timm or Hugging Face"):
+            written(tmp_path, line)
+
+
+def test_several_models_are_named_in_their_order(tmp_path: Path) -> None:
+    text = written(tmp_path, "from torchvision import models\na = models.resnet18()\nb = models.resnet34()")
+    assert "model: resnet18  # also: torchvision:resnet34" in text.splitlines()

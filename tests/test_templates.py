@@ -115,10 +115,15 @@ def test_what_changes_the_operators_changes_the_template() -> None:
     assert name({**gpt, "dropout": 0.2}, "math") == "gpt-dropout-math"
     assert name({**gpt, "kv_heads": 3}, "math") is None
     assert name({**gpt, "pos": "rope", "bias": 0, "tied_embeddings": 0}) == "gpt-rope-nobias-untied"
+    assert name({**gpt, "pos": "alibi", "bias": 0}) == name({**gpt, "pos": "none", "bias": 0}) == "gpt-nopos-nobias"
+    assert name({**gpt, "pos": "alibi", "bias": 0}, "math") is None  # there the bias is added to the scores
     assert name({**ENTRIES["mixtral-8x7b"].config, "head_dim": 64}) is None
     gemma = ENTRIES["gemma3-4b"].config
     assert name({**gemma, "sliding_window": "256_five_of_six"}) == "gemma3"
     assert name({**gemma, "sliding_window": "256_every_second_layer"}) is None
+    capped = ENTRIES["gemma2-9b"].config
+    assert name({**capped, "sliding_window": "256_every_second_layer", "attn_softcap": 20.0}) == "gemma2"
+    assert name({**capped, "logit_softcap": 0.0}) is None
     assert name({**llama, "bias": "qkv"}) == "qwen2"
     assert name({**llama, "bias": "qkv", "qk_norm": 1}) is None
     assert len({t.name for t in TEMPLATES}) == len(TEMPLATES)
@@ -141,6 +146,7 @@ def test_a_template_serves_windows_of_any_width() -> None:
     {"act": "gelu_tanh", "dropout": 0.1},
     {"max_positions": 96},  # shorter than the sequence: as torch shapes it
     {"pos": "rope", "max_positions": 7, "lora_dropout": 0.5},
+    {"pos": "alibi", "dropout": 0.0},
 ], ids=str)  # fmt: skip
 def test_a_template_serves_other_words_for_its_operators(changes: dict[str, Any]) -> None:
     config = {**ENTRIES["gpt"].config, "layers": 3, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 80}

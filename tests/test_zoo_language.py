@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ TRAINED = [
     "bert-base", "electra-base", "bart-large", "t5-base", "transformer-xl-base", "transformer-xl-large",
     "jasper-10x5dr", "quartznet-15x5", "waveglow", "hifigan", "ncf", "dlrm-small", "tft", "gpt2", "llama3-8b",
     "nemotron-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b", "llama2-70b-lora", "dit-xl-2", "qwen2.5-7b", "phi-4",
-    "deepseek-v2-lite", "wav2vec2-base", "sdxl", "wan2.1-1.3b",
+    "deepseek-v2-lite", "wav2vec2-base", "sdxl", "wan2.1-1.3b", "sd3-medium", "sd3.5-large", "gemma2-2b",
 ]  # fmt: skip
 
 
@@ -148,6 +149,8 @@ def test_decoder_derives_what_the_shape_implies() -> None:
         {"bias": "qkv"},
         {"act": "geglu", "norm": "rmsnorm", "post_norm": 1},
         {"sliding_window": "8_five_of_six"},
+        {"pos": "alibi", "kv_heads": 1},
+        {"attn_softcap": 50.0, "logit_softcap": 30.0, "mtp_layers": 1},
     ],
     ids=str,
 )
@@ -165,6 +168,72 @@ def test_every_sixth_layer_has_no_window() -> None:
     shallow = Shallow.of(gemma)
     traced = [windows[shallow.stands_for(layer, gemma["layers"])] for layer in range(gemma["layers"])]
     assert (shallow.few, traced) == (12, windows)
+
+
+def test_every_second_layer_of_gemma_2_has_a_window() -> None:
+    """The first has one, as transformers' Gemma2Config says."""
+    from transformers import Gemma2Config
+
+    from precision_time.zoo.models.decoder import window_of
+
+    gemma = ENTRIES["gemma2-2b"].config
+    kinds = ["sliding_attention" if window_of(gemma, layer) else "full_attention" for layer in range(gemma["layers"])]
+    published = Gemma2Config()
+    assert (kinds, window_of(gemma, 0)) == (published.layer_types, published.sliding_window)
+    caps = (published.attn_logit_softcapping, published.final_logit_softcapping)
+    assert (gemma["attn_softcap"], gemma["logit_softcap"]) == caps
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_capped_attention_is_that_of_transformers(window: int) -> None:
+    """On real tensors, with scores far above the cap."""
+    from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
+
+    from precision_time.zoo.models.operators import capped_attention
+
+    torch.manual_seed(0)
+    query = 30 * torch.randn(2, 4, 6, 8)
+    key, value = torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+    mask = torch.full((6, 6), -1e4).triu(1) + (torch.full((6, 6), -1e4).tril(-window) if window else 0)
+    module = SimpleNamespace(num_key_value_groups=2, training=False)
+    theirs, _ = eager_attention_forward(module, query, key, value, mask, scaling=8**-0.5, softcap=20.0)
+    ours = capped_attention(query, key, value, window, 20.0, 0.0).transpose(1, 2)
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    uncapped = capped_attention(query, key, value, window, 1e9, 0.0).transpose(1, 2)
+    assert not torch.allclose(uncapped, theirs, atol=1e-2)
+
+
+def test_alibi_is_that_of_transformers() -> None:
+    """On real tensors, with grouped heads; the bias of MPT, written out."""
+    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+    from precision_time.zoo.models.operators import alibi_attention
+
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+    bias = build_mpt_alibi_tensor(4, 6).view(1, 4, 1, 6)
+    repeated = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    scores = query @ repeated[0].mT * 8**-0.5 + bias + torch.full((6, 6), -torch.inf).triu(1)
+    slopes = [2.0 ** (-2.0 * head) for head in range(1, 5)]
+    found = alibi_attention(query, key, value, slopes, 0.0)
+    assert torch.allclose(found, scores.softmax(-1) @ repeated[1], atol=1e-5)
+    plain = torch.nn.functional.scaled_dot_product_attention(query, *repeated, is_causal=True)
+    assert not torch.allclose(found, plain, atol=1e-2)
+
+
+def test_mpt_7b_with_alibi_has_the_count_of_its_weights() -> None:
+    """mosaicml/mpt-7b has 6,649,286,656; its norms have no bias, which those of torch here have."""
+    shape = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "head_dim": 128, "ffn": 16384, "vocab": 50432}
+    shape |= {"bias": 0, "pos": "alibi"}
+    assert count(build(ENTRIES["gpt"], **shape).module) == 6_649_286_656 + (2 * 32 + 1) * 4096
+
+
+def test_logits_are_capped() -> None:
+    from precision_time.zoo.models.decoder import build as build_decoder
+
+    shape = {"layers": 1, "hidden": 16, "heads": 2, "vocab": 11, "logit_softcap": 0.01}
+    logits = build_decoder(shape, {"batch_size": 1, "seq_len": 4}).module(torch.tensor([[1, 2, 3, 4]]))
+    assert 0.009 < logits.abs().max() <= 0.01
 
 
 def test_decoder_computes_causal_attention() -> None:

@@ -87,7 +87,11 @@ def test_relatives_have_the_counts_of_torchvision(name: str, config: dict[str, A
         ("unet-industrial", {}),
         ("vnet", {}),
         ("inception-v3", {}),
-        ("graphsage", {}),
+        ("yolov8n", {"image_size": (64, 96)}),
+        ("unet-2d", {"image_size": 32}),
+        ("attention-unet", {"image_size": 32}),
+        ("resunet", {"image_size": 32}),
+        ("unet-resnet34", {"image_size": (64, 32)}),
         ("dinov2-s-14", {"image_size": 56}),
         ("clip-b-32", {"image_size": 64}),
         ("siglip-b-16", {"image_size": 64}),
@@ -117,6 +121,8 @@ def test_table_spellings_of_the_configuration_are_understood() -> None:
         ("nnunet-2d", {}, {"image_size": 100}, "divide by 32"),
         ("nnunet-3d", {}, {"image_size": (128, 128)}, "takes 3"),
         ("vgg16", {"name": "vgg17"}, {}, "vgg16"),
+        ("yolov8n", {}, {"image_size": 650}, "multiple of 32"),
+        ("unet-resnet34", {}, {"image_size": 40}, "divide by 32"),
     ],
 )
 def test_impossible_models_are_errors(name: str, config: dict[str, Any], sizes: dict[str, Any], message: str) -> None:
@@ -168,6 +174,85 @@ def test_old_names_that_timm_takes_for_a_smaller_network() -> None:
     assert [count(workload) for workload in workloads] == [88_791_336, 194_026_792, 468_530_472]
     with pytest.raises(JobError, match="another network under the name ig_resnext101_32x48d"):
         build_timm({"name": "ig_resnext101_32x48d"}, {"batch_size": 1})
+
+
+def test_deep_resunet_has_its_published_count_without_shortcuts() -> None:
+    """arXiv:1711.10684 states 7.8 million for residual units whose shortcuts have no convolution."""
+    workload = build(BY_NAME["resunet"])
+    inner = sum(p.numel() for name, p in workload.module.named_parameters() if "shortcut" not in name)
+    assert round(inner / 1e6, 1) == 7.8
+
+
+def test_unet_variants_keep_the_size_of_the_image() -> None:
+    for name in ("unet-2d", "attention-unet", "resunet", "unet-resnet50"):
+        workload = build(BY_NAME[name], image_size=(64, 32))
+        with torch.device("meta"):
+            found = workload.module(workload.inputs["image"])
+        assert found.shape == (2, BY_NAME[name].config["classes"], 64, 32)
+
+
+@pytest.mark.parametrize(("size", "gflops"), [("n", 8.9), ("s", 28.8), ("m", 79.3), ("l", 165.7), ("x", 258.5)])
+def test_yolov8_has_its_published_flops(size: str, gflops: float) -> None:
+    """A multiply-add is two; yolov8.yaml counts one image of 640 pixels, with batch norm and activations (2 %)."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    workload = build(BY_NAME[f"yolov8{size}"], batch_size=1)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        workload.module(workload.inputs["image"])
+    assert counter.get_total_flops() / 1e9 == pytest.approx(gflops, rel=0.025)
+
+
+def test_complete_iou_is_that_of_torchvision() -> None:
+    from torchvision.ops import complete_box_iou
+
+    from precision_time.zoo.models.pyramid import corner_boxes
+    from precision_time.zoo.models.yolo import complete_iou
+
+    torch.manual_seed(0)
+    one, other = corner_boxes(6), corner_boxes(5)
+    found = complete_iou(one.unsqueeze(1), other.unsqueeze(0))
+    assert torch.allclose(found, complete_box_iou(one, other), atol=1e-5)
+
+
+def test_an_object_is_learned_by_the_best_cells_inside_it() -> None:
+    """16 cells of 8 pixels; the box covers the first four, one of which has the best score and an exact box."""
+    from precision_time.zoo.models.yolo import assigned
+
+    side = torch.arange(4) * 8.0 + 4.0
+    cells = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1).reshape(16, 2)
+    boxes = torch.cat((cells - 4.0, cells + 4.0), -1).unsqueeze(0).clone()
+    boxes[0, 5] = torch.tensor([0.0, 0.0, 16.0, 16.0])
+    scores = torch.full((1, 16, 3), 0.1)
+    scores[0, 5, 2] = 0.9
+    inputs = {"box": torch.tensor([[[0.0, 0.0, 16.0, 16.0]]]), "label": torch.tensor([[2]]), "cells": cells}
+    best, target = assigned(boxes, scores, inputs)
+    assert best.shape == (1, 1, 10)
+    assert best[0, 0, 0] == 5
+    assert target[0, :, :2].sum() == 0
+    assert {i for i in range(16) if target[0, i, 2] > 0} == {0, 1, 4, 5}
+    assert target[0, 5, 2] == pytest.approx(1.0)
+
+
+def test_the_loss_of_yolov8_falls_when_boxes_and_classes_are_right() -> None:
+    """On real tensors: three steps on one image lower the loss."""
+    torch.manual_seed(0)
+    entry = BY_NAME["yolov8n"]
+    module, _, function = entry.builder.partition(":")
+    builder = getattr(importlib.import_module(f"precision_time.zoo.{module}"), function)
+    workload = builder({**entry.config, "objects": 2}, {"image_size": 64, "batch_size": 1})
+    side = [(s, [(x * s + s / 2, y * s + s / 2) for y in range(64 // s) for x in range(64 // s)]) for s in (8, 16, 32)]
+    workload.inputs["cells"] = torch.tensor([place for _, places in side for place in places])
+    workload.inputs["stride"] = torch.tensor([[float(s)] for s, places in side for _ in places])
+    workload.inputs["box"] = torch.tensor([[[8.0, 8.0, 40.0, 48.0], [20.0, 4.0, 60.0, 30.0]]])
+    optimizer = torch.optim.Adam(workload.module.parameters(), 1e-3)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = workload.loss(workload.module, workload.inputs)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("gradient", [False, True])

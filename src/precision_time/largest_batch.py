@@ -9,6 +9,7 @@ from precision_time.estimate.assemble import process_bytes
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.memory import Memory
 from precision_time.estimate.step_memory import step_memory
+from precision_time.global_batch import at_global_batch
 from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
@@ -16,6 +17,7 @@ from precision_time.job.precision import Precision, parse_precision
 from precision_time.layout.step_program import Options
 from precision_time.placement import cluster_of
 from precision_time.prediction import rank_program
+from precision_time.units import human_bytes
 
 LIMIT = 1 << 20
 """Largest micro-batch that is tried."""
@@ -41,13 +43,8 @@ def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:
     def fits(batch: int) -> bool:
         return memory_of(job.replace(batch_size=batch), catalog=catalog).fits
 
-    good = 1
-    try:
-        smallest_fits = fits(good)
-    except JobError:  # of batch normalisation over one value; any other is raised again
-        good = 2
-        smallest_fits = fits(good)
-    if not smallest_fits:
+    good, memory = _smallest(job, catalog)
+    if not memory.fits:
         return 0
     bad = 2 * good
     while bad <= LIMIT and fits(bad):
@@ -56,6 +53,45 @@ def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
+
+
+def _smallest(job: Job, catalog: Catalog | None) -> tuple[int, Memory]:
+    """The smallest batch_size that can be trained, 1 or 2, and its memory."""
+    try:
+        return 1, memory_of(job.replace(batch_size=1), catalog=catalog)
+    except JobError:  # of batch normalisation over one value; any other is raised again
+        return 2, memory_of(job.replace(batch_size=2), catalog=catalog)
+
+
+def at_largest_batch(job: Job, global_batch: int | None = None, *, catalog: Catalog | None = None) -> Job:
+    """The job at the largest batch_size that fits its GPU. With `global_batch` samples in a step, shared by
+    accumulation, it is the largest that divides the share of a data-parallel rank.
+
+    Raises `JobError` where no batch_size fits, or where the ranks cannot share the global batch.
+    """
+    if global_batch is None:
+        largest = largest_micro_batch(job, catalog=catalog)
+        if largest:
+            return job.replace(batch_size=largest)
+        raise _none_fits(job, catalog)
+    ranks = job.layout_spec.dp
+    # Without accumulation gradients need no memory during the forward pass, so that no larger batch fits.
+    most = largest_micro_batch(job.replace(grad_accum=1), catalog=catalog)
+    shared = at_global_batch(job.replace(batch_size=max(most, 1)), global_batch)
+    share = global_batch // ranks
+    for size in (size for size in range(shared.batch_size or 1, 0, -1) if share % size == 0):
+        found = job.replace(batch_size=size, grad_accum=share // size)
+        if memory_of(found, catalog=catalog).fits:
+            return found
+    raise _none_fits(job, catalog)
+
+
+def _none_fits(job: Job, catalog: Catalog | None) -> JobError:
+    batch, memory = _smallest(job, catalog)
+    return JobError(
+        f"no batch_size of {job.model} fits on {job.gpus} x {job.gpu}: {batch} needs {human_bytes(memory.peak_bytes)} "
+        f"of {human_bytes(memory.capacity_bytes)}; take layout fsdp, more or larger GPUs, or recompute full"
+    )
 
 
 def with_largest_batch(estimate: Estimate, *, catalog: Catalog | None = None) -> Estimate:

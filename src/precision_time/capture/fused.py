@@ -206,6 +206,16 @@ def window_attention(query: Any, key: Any, value: Any, sink: Any, window: int, d
     return _WindowAttention.apply(query, key, value, sink, int(window), float(dropout_p))
 
 
+def capped_attention(query: Any, key: Any, value: Any, window: int, softcap: float, dropout_p: float) -> Any:
+    """One kernel, as FlashAttention's and FlexAttention's; the tanh of its scores is not priced."""
+    return _WindowAttention.apply(query, key, value, None, int(window), float(dropout_p))
+
+
+def alibi_attention(query: Any, key: Any, value: Any, slopes: Any, dropout_p: float) -> Any:
+    """One kernel, as FlashAttention's with slopes, of which there is one number for each head."""
+    return _Attention.apply(query, key, value, None, float(dropout_p), True)
+
+
 def unfused_attention(
     query: Any,
     key: Any,

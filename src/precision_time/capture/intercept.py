@@ -144,7 +144,8 @@ def _model_operator_kernel(op: Any, replacement: Callable[..., Any], low_precisi
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         region = _region.get()
-        written_out = replacement is fused.window_attention and region is not None and region.attention == "math"
+        attends = replacement in (fused.window_attention, fused.capped_attention, fused.alibi_attention)
+        written_out = attends and region is not None and region.attention == "math"
         if region is None or written_out:
             return op.redispatch(keys.remove(_DISPATCH_KEY), *args, **kwargs)
         if region.active and low_precision:
@@ -221,6 +222,8 @@ def _install() -> tuple[object, ...]:
     for name, (replacement, low_precision) in (
         *experts.REPLACEMENTS.items(),
         ("window_attention", (fused.window_attention, True)),
+        ("capped_attention", (fused.capped_attention, True)),
+        ("alibi_attention", (fused.alibi_attention, True)),
     ):
         op = getattr(torch.ops.precision_time, name).default
         operators.impl(name, _model_operator_kernel(op, replacement, low_precision), _KEY, with_keyset=True)

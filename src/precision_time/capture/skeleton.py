@@ -1,6 +1,7 @@
 """A `make_job` for a training script, filled in with what its text says. The script is read, not run.
 
-What the text does not say (the shape of a batch, an argument without a default) stands there as `...`.
+For a script that trains a model of torchvision, timm or the Hugging Face hub it is a job file instead. What the text
+does not say (the shape of a batch, an argument without a default) stands there as `...`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precision_time.capture.script_models import library_models
 from precision_time.checks import show
 from precision_time.errors import DataError
 from precision_time.reading import read_text
@@ -18,6 +20,11 @@ from precision_time.reading import read_text
 _BASES = ("Module", "PreTrainedModel")
 """Ends of the names of classes that models derive from."""
 _OPTIMIZERS = frozenset("SGD Adam AdamW Adagrad RMSprop Adafactor Adamax NAdam RAdam Lion AdamW8bit".split())
+_FIELDS = {
+    "SGD": "sgd", "Adam": "adam", "AdamW": "adamw", "Adagrad": "adagrad", "RMSprop": "rmsprop",
+    "Adafactor": "adafactor", "Lion": "lion", "AdamW8bit": "adamw-8bit",
+}  # fmt: skip
+"""Classes of optimizers -> the field of a job; others are left to the model's own."""
 _LOSSES = {
     "cross_entropy": True, "nll_loss": True, "mse_loss": False, "l1_loss": False, "smooth_l1_loss": False,
     "binary_cross_entropy_with_logits": False, "binary_cross_entropy": False,
@@ -35,13 +42,17 @@ class Found:
     optimizers: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     batch_sizes: list[int] = field(default_factory=list)
+    epochs: int | None = None
     half: set[str] = field(default_factory=set)
     scales: bool = False
     runs_when_imported: bool = False
 
 
 def skeleton(path: str | Path) -> str:
-    """A file with a `make_job` for the script. Raises `DataError` for a file that is no Python, or has no model."""
+    """A file with a `make_job` for the script, or a job file where its model is one of a library.
+
+    Raises `DataError` for a file that is no Python, or has no model.
+    """
     text = read_text(path)
     try:
         tree = ast.parse(text)
@@ -50,9 +61,12 @@ def skeleton(path: str | Path) -> str:
         raise DataError(f"file {show(str(path))}{line} is no Python that can be read; correct it") from None
     found = _found(tree)
     if not found.models:
+        if named := library_models(tree):
+            return _job_file(Path(path), named, found)
         raise DataError(
-            f"file {show(str(path))} defines no torch.nn.Module; name the file that does, or a model of "
-            "`precision-time zoo`, torchvision:NAME, timm:NAME, hf:CONFIG.json"
+            f"file {show(str(path))} defines no torch.nn.Module and makes no model of torchvision, timm or Hugging "
+            "Face; name the file that does, or a model of `precision-time zoo`, torchvision:NAME, timm:NAME, "
+            "hf:CONFIG.json"
         )
     return _text(Path(path), found)
 
@@ -66,6 +80,7 @@ def _found(tree: ast.Module) -> Found:
             _call(node, found)
         elif isinstance(node, ast.Attribute) and node.attr in ("float16", "half", "bfloat16"):
             found.half.add("bf16" if node.attr == "bfloat16" else "fp16")
+    found.epochs = next(_epochs(tree), None)
     found.models.sort(key=lambda each: each.lineno)
     found.runs_when_imported = any(
         isinstance(node, (ast.For, ast.While, ast.With))
@@ -73,6 +88,42 @@ def _found(tree: ast.Module) -> Found:
         for node in tree.body
     )
     return found
+
+
+def _epochs(tree: ast.Module) -> Iterator[int]:
+    """N of `for epoch in range(N)`."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "epoch" in node.target.id):
+            continue
+        made = node.iter
+        if isinstance(made, ast.Call) and _last(made.func) == "range" and made.args:
+            last = made.args[min(1, len(made.args) - 1)]
+            if isinstance(last, ast.Constant) and type(last.value) is int and last.value > 0:
+                yield last.value
+
+
+def _job_file(path: Path, named: list[str], found: Found) -> str:
+    """The job as YAML; names that the zoo knows are written as there, so that no torch is needed."""
+    from precision_time.zoo.names import find
+
+    known = [find(name.partition(":")[2] if name.startswith("torchvision:") else name) for name in named]
+    model = known[0].name if known[0] is not None else named[0]
+    if "/" in model:
+        model = f"hf:CONFIG.json  # the config of {named[0]}, which is not among the named models"
+    also = f"  # also: {', '.join(named[1:])}" if len(named) > 1 else ""
+    lines = [
+        f"# The job of {path.name!r}, as its text says; --gpu, --gpus and other flags override it:",
+        "# precision-time predict THIS_FILE.yaml --gpu h100 --gpus 8",
+        f"model: {model}{also}",
+        f"precision: {_precision(found)}",
+    ]
+    if found.batch_sizes:
+        lines.append(f"batch_size: {found.batch_sizes[0]}")
+    if found.optimizers and (name := _FIELDS.get(found.optimizers[0])):
+        lines.append(f"optimizer: {name}")
+    if found.epochs:
+        lines.append(f"run: {{epochs: {found.epochs}}}  # of the model's usual data set, unless dataset_size is given")
+    return "\n".join([*lines, ""])
 
 
 def _call(node: ast.Call, found: Found) -> None:

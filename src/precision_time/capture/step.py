@@ -144,7 +144,9 @@ def _trace(
 def _require_scalar(loss: object, name: str) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise CaptureError(f"the loss of {name} is {shape}, not one number; reduce it, for example by .mean()")
+        raise CaptureError(
+            f"the loss of {name} is {shape}, not one number; reduce it, for example by .mean(), or give a loss"
+        )
 
 
 def _gradient_hook(tracer: Tracer, ready: dict[str, int], name: str) -> Callable[[torch.Tensor], None]:

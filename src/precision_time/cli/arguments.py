@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
+from precision_time.cli.flags import AXES, FLAGS
+from precision_time.cli.job_arguments import (
+    SEVERAL,
+    SOURCE,
+    Parser,
+    add_job_flags,
+    add_job_sources,
+    add_quantile_flag,
+    add_workers_flags,
+)
+from precision_time.cli.measuring_arguments import (
+    add_calibrate,
+    add_fit,
+    add_measure,
+    add_reproduce,
+    add_runs,
+    add_train,
+    add_verify,
+)
 
 PREDICTORS = ("simulator", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
 """As in predictors/registry.py, which is not imported for a list of names."""
 DEFAULT_PRECISIONS = "torch-fp32,tf32,amp-fp16,amp-bf16"
-VERIFY_PRECISIONS = "fp32,amp-bf16"
 FILE_FLAGS = frozenset(
     """
     source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
@@ -27,17 +43,11 @@ _ALLOW_CODE = frozenset(
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
 """Columns that choose rows of a table of measured jobs."""
 
-_NOT_MEASURED = ("anchors", "data", "gpu", "node", "nodes", "system", *(f.field for f in FLAGS if f.group == "run"))
-"""Fields of a job that do not apply to measuring on this machine."""
-_SOURCE = "a model (name, torchvision:NAME, timm:NAME, hf:FILE, FILE.py:FUNCTION) or a job file (.yaml, .json)"
-_SEVERAL = "several with commas or by repeating the flag"
-
-Parser = argparse.ArgumentParser
-
 
 def _predict(parser: Parser, complete: bool) -> None:
-    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE)
     parser.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
+    parser.add_argument("--plot", metavar="FILE", help="write step, run and memory as bars: .png, .svg or .html")
     parser.add_argument(
         "--predictor",
         metavar="NAME",
@@ -49,27 +59,30 @@ def _predict(parser: Parser, complete: bool) -> None:
         "--trained", metavar="FOLDER", help="folder that `train` has written (default: those that ship)"
     )
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
-    _add_job_flags(parser, complete)
-    _add_job_sources(parser)
+    add_quantile_flag(parser)
+    add_job_flags(parser, complete)
+    add_job_sources(parser)
 
 
 def _compare(parser: Parser, complete: bool) -> None:
-    parser.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; may be several")
+    parser.add_argument("source", nargs="*", metavar="MODEL|FILE", help=SOURCE + "; may be several")
     keys = ("throughput", "step", "cost", "memory")
     parser.add_argument(
         "--sort", metavar="KEY", choices=keys if complete else None, help=f"best rows first by {', '.join(keys)}"
     )
     parser.add_argument("--best", metavar="N", help="show the N best rows (by throughput, or as --sort says)")
     parser.add_argument("--global-batch-size", metavar="N", help="samples of a step in every row, by accumulation")
+    parser.add_argument("--largest-batch", action="store_true", help="every row at its largest batch_size that fits")
+    add_quantile_flag(parser)
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
-    _add_workers_flags(parser)
-    _add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
-    _add_job_sources(parser)
+    add_workers_flags(parser)
+    add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
+    add_job_sources(parser)
 
 
 def _plan(parser: Parser, complete: bool) -> None:
     objectives = ("cost", "time", "energy", "co2")
-    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE)
     goal = parser.add_argument_group("goal")
     goal.add_argument("--deadline", metavar="MOMENT", help='"2026-12-04 18:00", or a span from now: 36h, 3d')
     goal.add_argument("--budget", metavar="DOLLARS", help="US dollars that the run may cost")
@@ -85,14 +98,14 @@ def _plan(parser: Parser, complete: bool) -> None:
         "--provider",
         metavar="NAME",
         action="append",
-        help=f"clouds, any (default), a SkyPilot catalog (.csv), a cluster of your own (.yaml); {_SEVERAL}",
+        help=f"clouds, any (default), a SkyPilot catalog (.csv), a cluster of your own (.yaml); {SEVERAL}",
     )
     space.add_argument(
-        "--gpu", metavar="NAME", action="append", help=f"GPU types (default: all that are offered); {_SEVERAL}"
+        "--gpu", metavar="NAME", action="append", help=f"GPU types (default: all that are offered); {SEVERAL}"
     )
     space.add_argument("--gpus", metavar="COUNTS", help="8..256 (doubling) or 8,12,16 (default 1..64)")
     space.add_argument(
-        "--precision", metavar="NAME", action="append", help=f"precisions (default: the job's); {_SEVERAL}"
+        "--precision", metavar="NAME", action="append", help=f"precisions (default: the job's); {SEVERAL}"
     )
     space.add_argument(
         "--schedule", metavar="A:N%..B", help="precision A for the first N %% of the steps, then B; N: every tenth"
@@ -105,23 +118,28 @@ def _plan(parser: Parser, complete: bool) -> None:
     space.add_argument("--pue", metavar="FACTOR", help="energy of the building over that of the GPUs (default 1)")
     space.add_argument("--grid", metavar="COUNTRY", help="country, or grams of CO2 per kWh, for CO2")
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
+    add_quantile_flag(parser, "instead of P90 ")
     _add_search_flags(parser)
     chosen = ("gpu", "gpus", "precision", "layout", "node", "nodes", "system", "price", "price_per_gpu_hour")
-    _add_job_flags(parser, complete, (), chosen)
-    _add_job_sources(parser, cluster=False)
+    add_job_flags(parser, complete, (), chosen)
+    add_job_sources(parser, cluster=False)
 
 
 def _layouts(parser: Parser, complete: bool) -> None:
-    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE)
     parser.add_argument("--top", metavar="N", default="20", help="show this many (default 20)")
+    parser.add_argument(
+        "--largest-batch", action="store_true", help="each layout and recomputation at its largest batch_size that fits"
+    )
+    add_quantile_flag(parser)
     _add_search_flags(parser)
-    _add_job_flags(parser, complete, (), ("layout", "recompute_layers"))
-    _add_job_sources(parser)
+    add_job_flags(parser, complete, (), ("layout", "recompute_layers"))
+    add_job_sources(parser)
 
 
 def _walltime(parser: Parser, complete: bool) -> None:
     formats = ("seconds", "slurm", "kueue", "trainjob", "job")
-    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE)
     parser.add_argument(
         "--confidence", metavar="P", default="0.95", help="probability of ending in time (default 0.95)"
     )
@@ -132,56 +150,24 @@ def _walltime(parser: Parser, complete: bool) -> None:
         choices=formats if complete else None,
         help=f"whose clock: {', '.join(formats)} (default seconds)",
     )
-    _add_job_flags(parser, complete)
-    _add_job_sources(parser)
+    add_job_flags(parser, complete)
+    add_job_sources(parser)
 
 
 def _limits(parser: Parser, complete: bool) -> None:
     parser.add_argument("file", metavar="FILE", help="the script or manifest")
-    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE + ", where the file names no model")
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE + ", where the file names no model")
     parser.add_argument(
         "--confidence", metavar="P", default="0.95", help="probability of ending in time (default 0.95)"
     )
     parser.add_argument("--rewrite", action="store_true", help="write the time limit that is needed into the file")
-    _add_job_flags(parser, complete)
-    _add_job_sources(parser)
+    add_job_flags(parser, complete)
+    add_job_sources(parser)
 
 
 def _add_search_flags(parser: Parser) -> None:
     parser.add_argument("--global-batch-size", metavar="N", help="samples of a step, equal in all (default: the job's)")
-    _add_workers_flags(parser)
-
-
-def _add_workers_flags(parser: Parser) -> None:
-    parser.add_argument("--workers", metavar="N", help="processes (default: as many as are worth starting)")
-    parser.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster: tcp://host:8786")
-
-
-def _add_job_sources(parser: Parser, cluster: bool = True) -> None:
-    """Flags that take parts of the job from elsewhere."""
-    parser.add_argument(
-        "--anchor",
-        metavar="FIELDS",
-        action="append",
-        default=[],
-        help="a measured step of this or a similar job: gpus=1,precision=fp32,step_time_s=0.31; may be repeated",
-    )
-    parser.add_argument(
-        "--import",
-        dest="imported",
-        metavar="FILE",
-        action="append",
-        help="take the job from another program's file: TrainingArguments, accelerate, Lightning, DeepSpeed, Megatron, "
-        "NeMo, torchtitan, llm-foundry, Axolotl or sbatch; may be repeated; the job file and flags override it",
-    )
-    if not cluster:
-        return
-    parser.add_argument(
-        "--cluster",
-        metavar="FILE",
-        help="take gpu, gpus and nodes from the output of `scontrol show node` or `kubectl get node -o json`; "
-        "flags override it",
-    )
+    add_workers_flags(parser)
 
 
 def _evaluate(parser: Parser, complete: bool) -> None:
@@ -195,11 +181,11 @@ def _evaluate(parser: Parser, complete: bool) -> None:
         help="measured jobs that correct predictions: all but those of the same job (default), other-families, none",
     )
     parser.add_argument("--blind", metavar="PRECISION", help="predict every job as if it ran in this precision")
-    _add_workers_flags(parser)
+    add_workers_flags(parser)
     parser.add_argument("--worst", metavar="N", default="10", help="show this many of the worst rows (default 10)")
     for column in ROW_FILTERS:
         parser.add_argument(
-            f"--{column}", metavar="VALUE", action="append", help=f"only rows with this {column}; {_SEVERAL}"
+            f"--{column}", metavar="VALUE", action="append", help=f"only rows with this {column}; {SEVERAL}"
         )
 
 
@@ -263,118 +249,7 @@ def _search(parser: Parser, complete: bool) -> None:
     parser.add_argument("--seed", metavar="N", help="seed of the first runs and of the samples (default 0)")
     kept = ("gpu", "gpus", "precision", "batch_size")
     others = tuple(flag.field for flag in FLAGS if flag.field not in (*kept, "price"))
-    _add_job_flags(parser, complete, kept, others)
-
-
-def _calibrate(parser: Parser, complete: bool) -> None:
-    parser.add_argument(
-        "source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; their operators are measured too, in their shapes"
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="file to write (default this-machine.json; of a storage this-storage.yaml)"
-    )
-    parser.add_argument(
-        "--storage",
-        metavar="PATH|URL",
-        help="measure a storage instead: a folder with files, http://HOST/PATH of one with index.json, s3://...",
-    )
-    parser.add_argument("--fresh", action="store_true", help="measure all points again, not only missing ones")
-    _add_machine_flags(parser, None)
-    _add_measured_job_flags(parser, complete)
-
-
-def _measure(parser: Parser, complete: bool) -> None:
-    parser.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; their operators come first")
-    parser.add_argument("--output", metavar="FOLDER", help="folder to create or to continue (default measurements)")
-    parser.add_argument(
-        "--only",
-        metavar="KIND",
-        action="append",
-        help=f"operators, updates, steps, host, ranks; {_SEVERAL} (default: all)",
-    )
-    _add_machine_flags(parser, "10min")
-    _add_measured_job_flags(parser, complete)
-
-
-def _verify(parser: Parser, complete: bool) -> None:
-    parser.add_argument(
-        "source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + " (default: a small CNN and a small transformer)"
-    )
-    parser.add_argument("--save", metavar="FILE", help="keep the calibration as a device file: .json")
-    parser.add_argument("--runs", metavar="N", default="3", help="number of times that each job is trained (default 3)")
-    parser.add_argument(
-        "--steps", metavar="N", dest="measured_steps", default="60", help="maximum measured steps of a run (default 60)"
-    )
-    _add_machine_flags(parser, "180s")
-    _add_job_flags(parser, complete, VERIFY_AXES, _NOT_MEASURED, f"default: {VERIFY_PRECISIONS}")
-
-
-def _runs(parser: Parser, complete: bool) -> None:
-    parser.add_argument("--output", metavar="FOLDER", help="folder to create or to continue (default small-networks)")
-    parser.add_argument(
-        "--only", metavar="NETWORK", action="append", help=f"only these small networks; {_SEVERAL} (default: all)"
-    )
-    parser.add_argument("--quick", action="store_true", help="a trial: smallest parts in fp32, once, no device file")
-    _add_machine_flags(parser, "35min")
-
-
-def _add_machine_flags(parser: Parser, budget: str | None) -> None:
-    """Flags of the commands that measure on this machine."""
-    default = budget or "180s, of a storage 20s"
-    parser.add_argument("--budget", metavar="TIME", default=budget, help=f"time to measure (default {default})")
-    parser.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU if there is one)")
-    parser.add_argument("--ranks", metavar="N", help="processes that share this machine (default: 2, or its GPUs)")
-    parser.add_argument("--threads", metavar="N", help="threads of each process (default: an equal share of the cores)")
-
-
-def _add_measured_job_flags(parser: Parser, complete: bool) -> None:
-    without = (*_NOT_MEASURED, "gpus", "device")
-    _add_job_flags(parser, complete, ("precision",), without, f"default: {VERIFY_PRECISIONS}")
-
-
-def _train(parser: Parser, complete: bool) -> None:
-    parser.add_argument("name", nargs="*", metavar="PREDICTOR", help="default: all")
-    _add_tables_flag(parser)
-    parser.add_argument(
-        "--real-runs",
-        metavar="FOLDER",
-        help="train on real runs that `runs` has made, instead of the published steps",
-    )
-    parser.add_argument(
-        "--rows",
-        metavar="FILE.csv",
-        action="append",
-        help="train on measured steps of your own (columns as for evaluate); may be given again",
-    )
-    parser.add_argument("--output", metavar="FOLDER", help="folder to write (default trained)")
-
-
-def _reproduce(parser: Parser, complete: bool) -> None:
-    parser.add_argument("former", nargs="*", help=argparse.SUPPRESS)
-
-
-def _fit(parser: Parser, complete: bool) -> None:
-    parser.add_argument(
-        "stage", nargs="*", metavar="STAGE", help="kernels, collectives, steps, anchors, layouts (default: all)"
-    )
-    _add_tables_flag(parser)
-    parser.add_argument(
-        "--measured",
-        metavar="FOLDER",
-        action="append",
-        help="folder that `measure` filled on a catalog GPU, for stage kernels; may be repeated",
-    )
-    parser.add_argument(
-        "--report", action="store_true", help="only judge held-out rows, write nothing (steps, anchors, layouts)"
-    )
-
-
-def _add_tables_flag(parser: Parser) -> None:
-    parser.add_argument(
-        "--tables",
-        metavar="DIR",
-        help="folder with published/, kernels/ and cloud-configurations/ (default: data/ of the repository)",
-    )
+    add_job_flags(parser, complete, kept, others)
 
 
 def _skeleton(parser: Parser, complete: bool) -> None:
@@ -411,43 +286,15 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "evaluate": _evaluate,
     "stagger": _stagger,
     "search": _search,
-    "calibrate": _calibrate,
-    "measure": _measure,
-    "runs": _runs,
-    "verify": _verify,
-    "train": _train,
-    "reproduce": _reproduce,
-    "fit": _fit,
+    "calibrate": add_calibrate,
+    "measure": add_measure,
+    "runs": add_runs,
+    "verify": add_verify,
+    "train": add_train,
+    "reproduce": add_reproduce,
+    "fit": add_fit,
     "skeleton": _skeleton,
     "zoo": _zoo,
     "gpus": _gpus,
 }
 """Command -> the function that adds its arguments; True as second argument also states choices, for completion."""
-
-
-def _add_job_flags(
-    parser: Parser, complete: bool, several: Sequence[str] = (), without: Sequence[str] = (), precisions: str = ""
-) -> None:
-    """The fields of the job and its run as flags.
-
-    `several` may have several values, `without` are left out, and `precisions` describes the default of --precision.
-    """
-    groups = {
-        "job": parser.add_argument_group("job (the fields of the job file; flags override the file)"),
-        "run": parser.add_argument_group("run"),
-    }
-    for flag in FLAGS:
-        if flag.field in without:
-            continue
-        text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.field != "layout" else "")
-        if flag.field in several:
-            text += "; several by repeating the flag" if flag.field == "layout" else f"; {_SEVERAL}"
-            text += f" ({precisions})" if flag.field == "precision" else ""
-        groups[flag.group].add_argument(
-            flag.text,
-            dest=flag.field,
-            metavar="VALUE",
-            action="append" if flag.field in several else "store",
-            choices=flag.choices or None if complete else None,
-            help=text.replace("%", "%%"),
-        )

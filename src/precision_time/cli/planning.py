@@ -29,6 +29,8 @@ def plan(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
         require_matplotlib()
     with workers_of(options) as workers, Progress("candidates") as progress:
         found = run(job, goal, space, workers=workers, progress=progress)
+    if options.quantile is not None:
+        found = found.with_quantile(options.quantile)
     if options.plot:
         found.plot(options.plot)
         note(f"picture written to {options.plot}")
@@ -84,9 +86,12 @@ def layouts(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
         found = rank_layouts(
             job,
             global_batch=None if batch is None else BATCH("global_batch_size", batch),
+            largest_batch=options.largest_batch,
             workers=workers,
             progress=progress,
         )
+    if options.quantile is not None:
+        found = found.with_quantile(options.quantile)
     return found.to_dict(), found.text(shown)
 
 

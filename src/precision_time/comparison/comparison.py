@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.checks import show
 from precision_time.errors import JobError, PrecisionTimeError, nearest
+from precision_time.estimate.quantile import probability_of
 from precision_time.job import Job
 from precision_time.processes import Workers, cores, map_chunks
 
@@ -51,11 +52,13 @@ class Row:
 class Comparison:
     """The rows in the order of the jobs. `str()` gives tables and explanations as text.
 
-    base   the row that speed-ups refer to; None: the first predicted in torch-fp32, else fp32, else tf32, else of all
+    base      the row that speed-ups refer to; None: the first predicted in torch-fp32, else fp32, tf32, or at all
+    quantile  a probability whose quantile is shown beside the medians; None: no other than P10 and P90
     """
 
     rows: tuple[Row, ...]
     base: Row | None = None
+    quantile: float | None = None
 
     @property
     def baseline(self) -> Row | None:
@@ -79,7 +82,20 @@ class Comparison:
             raise JobError(f"sort {show(by)} is unknown; nearest: {nearest(str(by), SORTS)}")
         key = SORTS[by]
         ordered = sorted(self.rows, key=lambda row: (row.estimate is None or not row.estimate.memory.fits, key(row)))
-        return Comparison(tuple(ordered[:count]), self.baseline)
+        return Comparison(tuple(ordered[:count]), self.baseline, self.quantile)
+
+    def with_quantile(self, probability: float) -> Comparison:
+        """The same rows, whose tables, JSON and pictures also show this quantile.
+
+        Raises `JobError` for a probability outside 0.01 to 0.999.
+        """
+        sure = probability_of(probability)
+        base = next((index for index, row in enumerate(self.rows) if row is self.base), None)
+        rows = tuple(
+            row if row.estimate is None else replace(row, estimate=row.estimate.with_quantile(sure))
+            for row in self.rows
+        )
+        return Comparison(rows, self.base if base is None else rows[base], sure)
 
     def speed_up(self, row: Row) -> float | None:
         """Samples per second over those of the baseline; None where either has no estimate."""
@@ -197,13 +213,16 @@ def compare(
     progress: Callable[[int, int], None] | None = None,
     *,
     layouts: Sequence[Any] = (),
+    prepare: Callable[[Job], Job] | None = None,
     workers: Workers = 1,
 ) -> Comparison:
     """Predict every job, in each of `layouts` where they are given.
 
-    `predict` replaces the predictor, `progress(done, total)` counts jobs. `workers` processes share the jobs, None for
-    as many as are worth starting, or any executor does; the result is the same. A script that starts processes needs
-    `if __name__ == "__main__":` around the call.
+    `predict` replaces the predictor, `progress(done, total)` counts jobs. `prepare` changes each job before it is
+    predicted, as `largest_batch.at_largest_batch` does; where it raises, the row says why.
+
+    `workers` processes share the jobs, None for as many as are worth starting, or any executor does; the result is the
+    same. A script that starts processes needs `if __name__ == "__main__":` around the call.
     """
     todo = [jobs] if isinstance(jobs, Job) else list(jobs)
     if layouts:
@@ -215,26 +234,28 @@ def compare(
         share = -(-len(order) // (4 * count)) if isinstance(count, int) else len(order)
         size = max(1, min(JOBS_PER_WORKER // 4, share))
         chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        return Comparison(tuple(map_chunks(_row_without_timeline, todo, chunks, count, progress)))
-    return Comparison(tuple(map_chunks(partial(_row, predict=predict), todo, [order], 1, progress)))
+        row = partial(_row_without_timeline, prepare=prepare)
+        return Comparison(tuple(map_chunks(row, todo, chunks, count, progress)))
+    return Comparison(tuple(map_chunks(partial(_row, predict=predict, prepare=prepare), todo, [order], 1, progress)))
 
 
-def _row(job: Job, predict: Callable[[Job], Estimate] | None) -> Row:
+def _row(job: Job, predict: Callable[[Job], Estimate] | None, prepare: Callable[[Job], Job] | None) -> Row:
     if predict is None:
         from precision_time.prediction import predict as default
 
         predict = default
     try:
+        job = prepare(job) if prepare is not None else job
         return Row(job, predict(job))
     except PrecisionTimeError as error:
         return Row(job, None, str(error))
 
 
-def _row_without_timeline(job: Job) -> Row:
+def _row_without_timeline(job: Job, prepare: Callable[[Job], Job] | None) -> Row:
     """The row of a worker process. Its estimate travels without the timeline, which is made again when it is read."""
     from precision_time.prediction import predict
 
-    return _row(job, lambda job: replace(predict(job), events=partial(_events, job)))
+    return _row(job, lambda job: replace(predict(job), events=partial(_events, job)), prepare)
 
 
 def _events(job: Job) -> dict[str, Any]:

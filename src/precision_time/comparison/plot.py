@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.comparison.table import breakdown_table, row_names, summary_table, title
+from precision_time.comparison.table import all_read_tokens, breakdown_table, row_names, summary_table, title
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
+from precision_time.estimate.quantile import label
 from precision_time.estimate.text import TERM_LABELS
 from precision_time.report import figure as figures
 from precision_time.report.page import bullets, page
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from precision_time.comparison.comparison import Comparison, Row
     from precision_time.estimate.estimate import Estimate
 
+CHARACTER = 0.0078
+"""Width of a character of a row's text, as a share of the axes."""
 LEAST_SHARE = 0.002
 """Terms below this share of every step are left out of the legend: they are thinner than a line."""
 
@@ -38,18 +41,22 @@ def _draw(comparison: Comparison) -> Any:
     factors = _factors(rows)
     predicted = [(row.estimate, f) for row, f in zip(rows, factors, strict=True) if row.estimate]
     scale, unit = unit_for(max((estimate.step.p50 * f for estimate, f in predicted), default=1.0))
+    tokens = all_read_tokens(rows)
+    needed = 0.0
     for index, (row, factor) in enumerate(zip(rows, factors, strict=True)):
         if row.estimate is None:
             axes.text(0, index, " no estimate", va="center", color="#666666", style="italic")
         else:
-            _bar(axes, index, row.estimate, factor / scale, row.speed_up_over(base))
+            text = _label(row.estimate, row.speed_up_over(base), tokens)
+            end = _bar(axes, index, row.estimate, factor / scale, text)
+            needed = max(needed, end / (1.0 - CHARACTER * (len(text) + 3)))
     axes.set_yticks(range(len(rows)), [name.replace(", ", "\n", 1) for name in row_names(rows)], fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    longest = max((estimate.step.p90 * f for estimate, f in predicted), default=1.0)
-    axes.set_xlim(0, 1.25 * longest / scale)  # room for the text to the right of the whiskers
+    axes.set_xlim(0, needed or 1.0)
     quantity = "time of one step" if all(f == 1.0 for f in factors) else "time per 1,000 samples"
-    axes.set_xlabel(f"{quantity} ({unit}); whiskers: P10 to P90", fontsize=9)
+    diamonds = f"; diamonds: {label(comparison.quantile)}" if comparison.quantile is not None else ""
+    axes.set_xlabel(f"{quantity} ({unit}); whiskers: P10 to P90{diamonds}", fontsize=9)
     axes.set_title(f"{title(comparison)}: predicted", loc="left", fontsize=11)
     terms = [
         term
@@ -76,7 +83,22 @@ def _factors(rows: Sequence[Row]) -> list[float]:
     return [1000.0 / count if count else 1.0 for count in samples]
 
 
-def _bar(axes: Any, index: int, estimate: Estimate, factor: float, speed_up: float | None) -> None:
+def _label(estimate: Estimate, speed_up: float | None, tokens: bool) -> str:
+    """ "12,300 tokens/s, MFU 41%, 1.85x, does not fit"."""
+    achieved = estimate.utilisation
+    per_s = achieved.tokens_per_s if achieved is not None and tokens else None
+    parts = [f"{human_count(per_s or estimate.samples_per_s)} {'tokens' if per_s else 'samples'}/s"]
+    if achieved is not None and achieved.mfu is not None:
+        parts.append(f"MFU {achieved.mfu:.0%}" if achieved.mfu >= 0.1 else f"MFU {achieved.mfu:.1%}")
+    if speed_up is not None:
+        parts.append(f"{speed_up:.2f}x")
+    if not estimate.memory.fits:
+        parts.append("does not fit")
+    return ", ".join(parts)
+
+
+def _bar(axes: Any, index: int, estimate: Estimate, factor: float, text: str) -> float:
+    """The bar of one row with its text; returns where the text starts."""
     start = 0.0
     for term in BREAKDOWN_TERMS:
         width = estimate.breakdown.get(term, 0.0) * factor
@@ -86,10 +108,13 @@ def _bar(axes: Any, index: int, estimate: Estimate, factor: float, speed_up: flo
     axes.errorbar(
         middle, index, xerr=[[middle - low], [high - middle]], color="black", capsize=3, linewidth=1, fmt="none"
     )
-    text = f"{human_count(estimate.samples_per_s)} samples/s"
-    text += "" if speed_up is None else f", {speed_up:.2f}x"
-    text += "" if estimate.memory.fits else ", does not fit"
-    axes.annotate(text, (max(high, start), index), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
+    furthest = max(high, start)
+    if estimate.quantile is not None:
+        at = estimate.at_quantile(estimate.quantile).step_s * factor
+        axes.plot([at], [index], **figures.FURTHER_QUANTILE)
+        furthest = max(furthest, at)
+    axes.annotate(text, (furthest, index), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
+    return float(furthest)
 
 
 def _page(comparison: Comparison, picture: Any) -> str:

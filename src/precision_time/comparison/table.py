@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
 from precision_time.estimate.notebook import require_pandas
+from precision_time.estimate.quantile import label
 from precision_time.estimate.text import interval_text
 from precision_time.report.table import Table
-from precision_time.units import digits_for, rounded_parts
+from precision_time.units import digits_for, human_seconds, rounded_parts
 
 if TYPE_CHECKING:
     from precision_time.comparison.comparison import Comparison, Row
@@ -62,22 +62,56 @@ def _memory_text(estimate: Estimate) -> str:
 
 
 def summary_table(comparison: Comparison) -> Table:
-    """The main table: the fields in which rows differ, then step, throughput, speed-up, memory, epoch and cost."""
+    """The main table: the fields in which rows differ, then step, throughput, speed-up, memory, epoch, run and cost."""
     rows = comparison.rows
-    costs = [None if row.estimate is None else cost_per_epoch(row.estimate) for row in rows]
-    epochs = any(row.estimate is not None and row.estimate.epoch is not None for row in rows)
-    priced = any(cost is not None for cost in costs)
     fields = differing(rows)
-    shown = _Shown.of(rows, epochs)
-    columns = [*fields, _STEP, "tokens/s" if shown.tokens else "samples/s", *(["MFU"] if shown.mfu else [])]
-    columns += ["speed-up", "memory"]
-    columns += (["epoch"] if epochs else []) + (["$/epoch"] if priced else [])
-    base = comparison.baseline
-    cells = []
-    for index, (row, cost) in enumerate(zip(rows, costs, strict=True)):
-        line = [column[index] for column in fields.values()] + _estimate_cells(row, base, shown)
-        cells.append(line + ([] if not priced else ["-" if cost is None else f"{cost:,.2f}"]))
-    return Table(columns, cells, left=len(fields))
+    lines = [[column[index] for column in fields.values()] for index in range(len(rows))]
+    heads = [*fields]
+    for head, cells in _columns(comparison).items():
+        if head == _STEP or any(cell is not None for cell in cells):
+            heads.append(head)
+            lines = [[*line, "-" if cell is None else cell] for line, cell in zip(lines, cells, strict=True)]
+    return Table(heads, lines, left=len(fields))
+
+
+def _columns(comparison: Comparison) -> dict[str, list[str | None]]:
+    """Columns of estimates by their heading: a cell for each row, None where it has no such number."""
+    base, sure = comparison.baseline, comparison.quantile
+    per_s = "tokens/s" if all_read_tokens(comparison.rows) else "samples/s"
+    mark = label(sure) if sure is not None else ""
+    columns: dict[str, list[str | None]] = {}
+    for place, row in enumerate(comparison.rows):
+        estimate = row.estimate
+        cells: dict[str, str | None] = {_STEP: "no estimate"}
+        if estimate is not None:
+            at = estimate.at_quantile(sure) if sure is not None else None
+            speed_up, achieved = row.speed_up_over(base), estimate.utilisation
+            tokens = achieved.tokens_per_s if achieved is not None and per_s == "tokens/s" else None
+            cells = {
+                _STEP: interval_text(estimate.step),
+                f"step {mark}": human_seconds(at.step_s) if at else None,
+                per_s: _rate(tokens or estimate.samples_per_s),
+                "MFU": None if achieved is None or achieved.mfu is None else f"{achieved.mfu:.1%}",
+                "speed-up": None if speed_up is None else f"{speed_up:.2f}x",
+                "memory": _memory_text(estimate),
+                "epoch": None if estimate.epoch is None else interval_text(estimate.epoch).split(" (")[0],
+                "$/epoch": _dollars(cost_per_epoch(estimate)),
+                "run": None if estimate.run is None else human_seconds(estimate.run.p50),
+                f"run {mark}": None if at is None or at.run_s is None else human_seconds(at.run_s),
+                "$/run": _dollars(None if estimate.cost_usd is None else float(estimate.cost_usd)),
+                f"$/run {mark}": _dollars(at.cost_usd if at else None),
+            }
+        for head, cell in cells.items():
+            columns.setdefault(head, [None] * len(comparison.rows))[place] = cell
+    return columns
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.{min(2, digits_for(per_s))}f}"
+
+
+def _dollars(usd: float | None) -> str | None:
+    return None if usd is None else f"{usd:,.2f}"
 
 
 def frame(comparison: Comparison) -> Any:
@@ -98,6 +132,12 @@ def frame(comparison: Comparison) -> Any:
                 "cost_p50_usd": estimate.cost_usd.p50 if estimate.cost_usd else None,
                 "memory_bytes": estimate.memory.peak_bytes, "fits": estimate.memory.fits,
             }  # fmt: skip
+            if comparison.quantile is not None:
+                at, mark = estimate.at_quantile(comparison.quantile), label(comparison.quantile).lower()
+                values |= {
+                    f"step_{mark}_s": at.step_s, f"run_{mark}_s": at.run_s, f"cost_{mark}_usd": at.cost_usd,
+                    f"memory_{mark}_bytes": at.peak_bytes,
+                }  # fmt: skip
         rows.append({**values, "speed_up": comparison.speed_up(row), "error": row.error or None})
     return pandas.DataFrame(rows)
 
@@ -125,37 +165,10 @@ def row_names(rows: Sequence[Row]) -> list[str]:
     return [", ".join(cells) for cells in zip(*columns.values(), strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """Whether all models read tokens, and whether any row has an MFU and an epoch."""
-
-    tokens: bool
-    mfu: bool
-    epochs: bool
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], epochs: bool) -> _Shown:
-        achieved = [row.estimate.utilisation for row in rows if row.estimate is not None]
-        tokens = bool(achieved) and all(each is not None and each.tokens_per_s is not None for each in achieved)
-        return cls(tokens, any(each is not None and each.mfu is not None for each in achieved), epochs)
-
-
-def _estimate_cells(row: Row, base: Row | None, shown: _Shown) -> list[str]:
-    estimate = row.estimate
-    if estimate is None or base is None:
-        return ["no estimate", *["-"] * (3 + shown.mfu + shown.epochs)]
-    speed_up, achieved = row.speed_up_over(base), estimate.utilisation
-    per_s = (achieved.tokens_per_s if achieved and shown.tokens else None) or estimate.samples_per_s
-    cells = [
-        interval_text(estimate.step),
-        f"{per_s:,.{min(2, digits_for(per_s))}f}",
-        *(["-" if achieved is None or achieved.mfu is None else f"{achieved.mfu:.1%}"] if shown.mfu else []),
-        "-" if speed_up is None else f"{speed_up:.2f}x",
-        _memory_text(estimate),
-    ]
-    if shown.epochs:
-        cells.append("-" if estimate.epoch is None else interval_text(estimate.epoch).split(" (")[0])
-    return cells
+def all_read_tokens(rows: Sequence[Row]) -> bool:
+    """Whether every predicted row has tokens per second, so that all throughputs can be given in tokens."""
+    achieved = [row.estimate.utilisation for row in rows if row.estimate is not None]
+    return bool(achieved) and all(each is not None and each.tokens_per_s is not None for each in achieved)
 
 
 def title(comparison: Comparison) -> str:

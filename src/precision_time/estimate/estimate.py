@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from precision_time.estimate.goodput import Goodput
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import Memory
+from precision_time.estimate.quantile import AtQuantile, at_quantile, probability_of
 from precision_time.estimate.utilisation import Utilisation
 from precision_time.hardware.prices import Rental
 from precision_time.job.job import Job
@@ -40,6 +42,7 @@ class Estimate:
     goodput            the parts of the run around its steps, and the distribution of its time; None without a length
     utilisation        tokens per second, model FLOP/s of a GPU, MFU and HFU
     rental             the cloud instances whose list price the cost is of; None without a named price
+    quantile           a probability whose quantile text, JSON and pictures show beside P10, P50 and P90; None: no other
     """
 
     job: Job
@@ -69,6 +72,7 @@ class Estimate:
     goodput: Goodput | None = None
     utilisation: Utilisation | None = None
     rental: Rental | None = None
+    quantile: float | None = None
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def __float__(self) -> float:
@@ -88,6 +92,17 @@ class Estimate:
         from precision_time.estimate.notebook import notebook_html
 
         return notebook_html(self)
+
+    def at_quantile(self, probability: float) -> AtQuantile:
+        """What step, epoch, run, cost, energy and memory stay below with a probability from 0.01 to 0.999, each alone.
+
+        Raises `JobError` for another probability.
+        """
+        return at_quantile(self, probability)
+
+    def with_quantile(self, probability: float) -> Estimate:
+        """The same estimate, whose text, JSON and pictures also show this quantile."""
+        return dataclasses.replace(self, quantile=probability_of(probability))
 
     def explain(self) -> str:
         """What the step spends its time on, what limits it, and what the numbers rest on, in a few sentences."""
@@ -133,6 +148,7 @@ class Estimate:
             "utilisation": self.utilisation.to_dict() if self.utilisation else None,
             "memory": self.memory.to_dict(),
             **({"rental": self.rental.to_dict()} if self.rental else {}),
+            **({"quantile": self.at_quantile(self.quantile).to_dict()} if self.quantile is not None else {}),
         }
 
     @classmethod
@@ -156,6 +172,7 @@ class Estimate:
                 goodput=whole,
                 utilisation=achieved,
                 rental=rental,
+                quantile=(given.get("quantile") or {}).get("probability"),
                 **fields,
             )
         except (KeyError, TypeError) as error:

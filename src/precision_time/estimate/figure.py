@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,37 +40,60 @@ def _draw(estimate: Estimate) -> Any:
     memory = estimate.memory
     scale, unit = unit_for(estimate.step.p50)
     terms = {TERM_LABELS[term]: seconds / scale for term, seconds in estimate.breakdown.items()}
-    bars = [("step", terms, unit, estimate.step.p10 / scale, estimate.step.p90 / scale)]
+    sure = estimate.quantile
+    at = estimate.at_quantile(sure) if sure is not None else None
+    bars = [
+        _Bar(
+            "step", terms, unit, estimate.step.p10 / scale, estimate.step.p90 / scale, at.step_s / scale if at else None
+        )
+    ]
     if estimate.goodput is not None:
-        whole = estimate.goodput.from_submission().interval
+        submitted = estimate.goodput.from_submission()
+        whole = submitted.interval
         scale, unit = unit_for(whole.p50)
+        further = submitted.quantile(sure) / scale if sure is not None else None
         parts = {LABELS[name]: part.p50 / scale for name, part in estimate.goodput.parts.items()}
-        bars.append(("run", parts, unit, whole.p10 / scale, whole.p90 / scale))
+        bars.append(_Bar("run", parts, unit, whole.p10 / scale, whole.p90 / scale, further))
     categories = {name: nbytes / GIB for name, nbytes in memory.by_category.items()}
     least, _, most = memory.peak_interval
-    bars.append(("memory of a GPU", categories, "GiB", least / GIB, most / GIB))
+    peak = at.peak_bytes / GIB if at else None
+    bars.append(_Bar("memory of a GPU", categories, "GiB", least / GIB, most / GIB, peak))
     figure, axes = figures.new_figure(8.5, 2.1 * len(bars), rows=len(bars))
-    for each, (name, parts, unit, low, high) in zip(axes, bars, strict=True):
-        _bar(each, f"{name} ({unit})", parts, low, high)
+    for each, bar in zip(axes, bars, strict=True):
+        _draw_bar(each, bar)
     axes[-1].axvline(memory.capacity_bytes / GIB, color=figures.GREY, ls="--", lw=1)
-    axes[-1].set_xlim(0, 1.02 * max(most, memory.capacity_bytes) / GIB)
-    axes[-1].set_xlabel("memory of a GPU (GiB); dashed: what it has; black lines: P10 to P90", fontsize=8)
+    axes[-1].set_xlim(0, 1.02 * max(most / GIB, memory.capacity_bytes / GIB, peak or 0.0))
+    diamonds = f"; diamonds: {at.label}" if at else ""
+    axes[-1].set_xlabel(f"memory of a GPU (GiB); dashed: what it has; black lines: P10 to P90{diamonds}", fontsize=8)
     figure.suptitle(estimate.job.signature(), x=0.01, ha="left", fontsize=10)
     return figure
 
 
-def _bar(axes: Any, label: str, parts: Mapping[str, float], low: float, high: float) -> None:
-    """One stacked bar with P10 to P90 of its sum."""
-    total = sum(parts.values())
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """Parts of a quantity in `unit`, P10 and P90 of their sum, and a further quantile of it."""
+
+    name: str
+    parts: Mapping[str, float]
+    unit: str
+    low: float
+    high: float
+    further: float | None
+
+
+def _draw_bar(axes: Any, bar: _Bar) -> None:
+    total = sum(bar.parts.values())
     left = 0.0
-    for place, (name, value) in enumerate(parts.items()):
+    for place, (name, value) in enumerate(bar.parts.items()):
         if value > 0.0:
             colour = figures.STACK[place % len(figures.STACK)]
             axes.barh(0, value, left=left, height=0.6, color=colour, label=f"{name} {value / total:.1%}")
             left += value
-    axes.plot([low, high], [0, 0], color="black", lw=1.2, marker="|", markersize=9)
+    axes.plot([bar.low, bar.high], [0, 0], color="black", lw=1.2, marker="|", markersize=9)
+    if bar.further is not None:
+        axes.plot([bar.further], [0], **figures.FURTHER_QUANTILE)
     axes.set_yticks([])
     axes.set_xlim(0, None)
-    axes.set_xlabel(label, fontsize=8)
+    axes.set_xlabel(f"{bar.name} ({bar.unit})", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.legend(fontsize=7, ncols=4, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))

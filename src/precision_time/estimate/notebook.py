@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import MissingExtraError
+from precision_time.estimate.quantile import further, label
 from precision_time.estimate.text import TERM_LABELS, interval_text
 from precision_time.report.table import Cell, Table
 from precision_time.units import human_bytes, human_seconds
@@ -41,8 +42,22 @@ def notebook_html(estimate: Estimate) -> str:
         [label, human_seconds(seconds), f"{share:.1%}", Cell("", markup=_bar(share))]
         for label, seconds, share in _terms(estimate)
     ]
+    heads = ["", "P50 (P10-P90)"]
+    if estimate.quantile is not None:
+        heads.append(label(estimate.quantile))
+        at = further(estimate)
+        facts = [[name, text, _further(name, at[name])] for name, text in facts]
     title = f"<p><b>{html.escape(estimate.job.signature())}</b></p>"
-    return title + Table(["", "P50 (P10-P90)"], facts).html() + Table(["where a step goes", "", "", ""], rows).html()
+    return title + Table(heads, facts).html() + Table(["where a step goes", "", "", ""], rows).html()
+
+
+def _further(quantity: str, value: float | None) -> str:
+    """A quantity of the table at the further quantile."""
+    if value is None:
+        return "-"
+    if quantity == "cost":
+        return f"${value:,.2f}"
+    return human_bytes(value) if quantity == "memory" else human_seconds(value)
 
 
 def _bar(share: float) -> str:
@@ -86,6 +101,9 @@ def rows(estimate: Estimate) -> list[dict[str, Any]]:
     ]
     low, middle, high = estimate.memory.peak_interval
     found.append({"quantity": "memory", "p10": low, "p50": middle, "p90": high, "unit": "bytes"})
+    at = further(estimate)
+    if estimate.quantile is not None:
+        found = [{**row, label(estimate.quantile).lower(): at[str(row["quantity"])]} for row in found]
     missing = float("nan")
     return found + [
         {"quantity": f"step: {label}", "p10": missing, "p50": seconds, "p90": missing, "unit": "s"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from precision_time.estimate.goodput import LABELS, Goodput
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.quantile import further, label, peak_bytes, quantile_of
 from precision_time.units import (
     byte_unit_for,
     digits_for,
@@ -67,9 +68,13 @@ def _headline(estimate: Estimate) -> str:
 
 
 def _times(estimate: Estimate) -> str:
-    lines = [f"{'':{_NAME}}{'P50':>{_NUMBER}}{'P10':>{_NUMBER}}{'P90':>{_NUMBER}}"]
+    sure = estimate.quantile
+    lines = [_row("", ["P50", "P10", "P90", *([] if sure is None else [label(sure)])])]
+    at = further(estimate)
     loading = estimate.loading
     first = loading.first_epoch if loading is not None and loading.steady == "later" else None
+    if first is not None and sure is not None:
+        at["first epoch"] = quantile_of(first, sure)
     for name, interval in (
         ("step", estimate.step),
         ("first epoch", first),
@@ -77,16 +82,16 @@ def _times(estimate: Estimate) -> str:
         ("run", estimate.run),
     ):
         if interval is not None:
-            lines.append(_row(_length(estimate, name), _in_unit(interval, *unit_for(interval.p50))))
+            lines.append(_row(_length(estimate, name), _in_unit(interval, *unit_for(interval.p50), at.get(name))))
     if estimate.cost_usd is not None:
-        lines.append(_row("cost", [f"${v:,.2f}" for v in _order(estimate.cost_usd)]))
+        lines.append(_row("cost", [f"${v:,.2f}" for v in _order(estimate.cost_usd, at.get("cost"))]))
     if estimate.rental is not None:
         lines += _wrapped(f"{estimate.rental}")
         if estimate.cost_usd is None:
             lines.append("  no cost of a run: give --epochs, --steps or --samples")
     if estimate.energy_j is not None:
         joules, unit = (3.6e6, "kWh") if estimate.energy_j.p50 >= 3.6e5 else (3600.0, "Wh")
-        lines.append(_row("energy of the GPUs", _in_unit(estimate.energy_j, joules, unit)))
+        lines.append(_row("energy of the GPUs", _in_unit(estimate.energy_j, joules, unit, at.get("energy"))))
     lines.append(_row(f"{estimate.samples_unit} per second", [human_count(estimate.samples_per_s)]))
     if estimate.utilisation is not None:
         lines += _utilisation(estimate.utilisation)
@@ -110,14 +115,15 @@ def _utilisation(achieved: Utilisation) -> list[str]:
     return lines
 
 
-def _order(interval: Interval) -> tuple[float, float, float]:
-    return interval.p50, interval.p10, interval.p90
+def _order(interval: Interval, at: float | None = None) -> tuple[float, ...]:
+    """P50, P10, P90, and a further quantile where there is one."""
+    return (interval.p50, interval.p10, interval.p90, *(() if at is None else (at,)))
 
 
-def _in_unit(interval: Interval, scale: float, unit: str) -> list[str]:
-    """P50, P10 and P90 with the decimals that P50 needs."""
+def _in_unit(interval: Interval, scale: float, unit: str, at: float | None = None) -> list[str]:
+    """P50, P10, P90 and the further quantile with the decimals that P50 needs."""
     digits = digits_for(interval.p50 / scale)
-    return [f"{v / scale:,.{digits}f} {unit}" for v in _order(interval)]
+    return [f"{v / scale:,.{digits}f} {unit}" for v in _order(interval, at)]
 
 
 def _row(name: str, cells: Sequence[str]) -> str:
@@ -199,6 +205,9 @@ def _memory(estimate: Estimate) -> str:
             f"  peak P10-P90 {human_bytes(low)} to {human_bytes(high)}, fits with a probability of "
             f"{memory.fit_probability:.0%}"
         )
+    if estimate.quantile is not None:
+        at = human_bytes(peak_bytes(memory, estimate.quantile))
+        lines.append(f"  peak {label(estimate.quantile)} {at}")
     if memory.stages:
         lines += _wrapped(_stages(memory.stage_peaks))
     if memory.largest_batch is not None:

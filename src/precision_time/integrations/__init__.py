@@ -7,6 +7,7 @@ step, the time left while it trains, and a file with what was predicted and meas
     lightning      `PredictTime`, a `lightning.pytorch.Callback`
     torch          `preview`, for plain loops, and `predict_module`
     optuna         `predicted`, an objective whose hopeless trials are pruned before they start
+    trials         `judged` and `worth_running`, for Ray Tune, executors and other tuners
     skypilot       `time_estimator` of a task for its optimizer
     batch_size     `suggest_batch_size`, without a GPU
     session        what all of them share: prediction, live correction (`live`), outcome; it imports no framework

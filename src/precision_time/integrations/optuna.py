@@ -15,11 +15,9 @@ import optuna
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.estimate import Estimate
-from precision_time.field_types import SECONDS, number
+from precision_time.integrations.trials import Limits, verdict_on
 from precision_time.job.job import Job
 from precision_time.prediction import predict
-
-SHARE = number(0.0, 1.0, zero=True)
 
 
 def predicted(
@@ -39,11 +37,7 @@ def predicted(
     A trial that cannot be predicted runs, with the reason in its user attributes. The values that `job_of` suggests are
     those that the objective sees. Raises `JobError` for a wrong argument.
     """
-    limits = (
-        None if deadline_s is None else SECONDS("deadline_s", deadline_s),
-        SHARE("least_chance", least_chance),
-        SHARE("least_fit", least_fit),
-    )
+    limits = Limits(deadline_s, least_chance, least_fit)
 
     @functools.wraps(objective)
     def run(trial: optuna.Trial) -> Any:
@@ -52,7 +46,7 @@ def predicted(
         except PrecisionTimeError as error:
             trial.set_user_attr("not_predicted", str(error))
         else:
-            _judge(trial, estimate, *limits)
+            _judge(trial, estimate, limits)
         return objective(trial)
 
     return run
@@ -65,30 +59,16 @@ def predicted_seconds(trial: optuna.Trial, job: Job) -> float:
     predicted or has no length.
     """
     estimate = predict(job)
-    _judge(trial, estimate, None, 0.0, 0.5)
+    _judge(trial, estimate, Limits(least_chance=0.0))
     if estimate.run is None:
         raise PrecisionTimeError("the run of a trial needs a length: give epochs (with a dataset), steps or samples")
     return estimate.run.p50
 
 
-def _judge(
-    trial: optuna.Trial, estimate: Estimate, deadline_s: float | None, least_chance: float, least_fit: float
-) -> None:
-    fits = estimate.memory.fit_probability
-    known: dict[str, float] = {"predicted_step_s": estimate.step.p50, "predicted_fit": fits}
-    reason = f"fits in memory with {fits:.0%}" if fits < least_fit else ""
-    if estimate.goodput is not None:
-        wall = estimate.goodput.wall
-        known["predicted_run_s"] = wall.interval.p50
-        if deadline_s is not None:
-            known["predicted_chance"] = chance = wall.probability(deadline_s)
-            reason = reason or (f"ends within {deadline_s:g} s with {chance:.0%}" if chance < least_chance else "")
-    elif deadline_s is not None:
-        raise PrecisionTimeError(
-            "deadline_s needs the length of a trial's run: give its job epochs (with a dataset), steps or samples"
-        )
-    for name, value in known.items():
+def _judge(trial: optuna.Trial, estimate: Estimate, limits: Limits) -> None:
+    verdict = verdict_on(estimate, limits)
+    for name, value in verdict.facts.items():
         trial.set_user_attr(name, value)
-    if reason:
-        trial.set_user_attr("pruned_because", reason)
-        raise optuna.TrialPruned(reason)
+    if not verdict:
+        trial.set_user_attr("pruned_because", verdict.reason)
+        raise optuna.TrialPruned(verdict.reason)

@@ -73,6 +73,7 @@ DATASETS: dict[str, Dataset] = {
         Dataset("reddit", 153_431, "nodes", "DGL RedditDataset (GraphSAGE split), training nodes"),
         Dataset("ogbn-products", 196_615, "nodes", "Hu et al. 2020 (OGB), training nodes"),
         Dataset("ogbn-arxiv", 90_941, "nodes", "Hu et al. 2020 (OGB), training nodes"),
+        Dataset("ogbg-molhiv", 32_901, "graphs", "Hu et al. 2020 (OGB), training molecules"),
     )
 }
 

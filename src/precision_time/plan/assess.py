@@ -23,6 +23,7 @@ class Assessed:
 
     fits            probability that the peak of memory fits
     missing_bytes   by which the median of the peak does not
+    floor_s         physical floor of a step
     finish          from submission to the end; `wall`: on the GPUs; None without a length of the run
     parts           seconds of the run by part, in the median
     error           why there is no estimate; then the other fields are empty
@@ -35,6 +36,7 @@ class Assessed:
     step: Interval | None = None
     finish: Distribution | None = None
     wall: Distribution | None = None
+    floor_s: float = 0.0
     energy_j: Interval | None = None
     samples_per_s: float = 0.0
     mfu: float | None = None
@@ -79,6 +81,7 @@ def assess(job: Job, least_fit: float = 0.5) -> Assessed:
         step=estimate.step,
         finish=goodput.from_submission() if goodput else None,
         wall=goodput.wall if goodput else None,
+        floor_s=estimate.floor_s,
         energy_j=estimate.energy_j,
         samples_per_s=estimate.samples_per_s,
         mfu=estimate.utilisation.mfu if estimate.utilisation else None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_time.estimate.goodput import LABELS
+from precision_time.estimate.quantile import label
 from precision_time.report import figure as figures
 from precision_time.report.page import page
 from precision_time.report.write import write_whole
@@ -66,6 +67,11 @@ def _map(axes: Any, plan: Plan) -> None:
     axes.scatter(
         [chosen.objective("time") / scale], [chosen.objective("cost")], s=190, facecolors="none", edgecolors="black"
     )
+    if plan.quantile is not None:
+        at = chosen.finish.quantile(plan.quantile) / scale, chosen.cost.quantile(plan.quantile)
+        axes.plot(*([each] for each in at), **figures.FURTHER_QUANTILE)
+        middle = chosen.objective("time") / scale, chosen.objective("cost")
+        axes.plot(*zip(middle, at, strict=True), color="black", lw=0.8, ls=":")
     axes.annotate(
         _name(chosen),
         (chosen.objective("time") / scale, chosen.objective("cost")),
@@ -78,7 +84,8 @@ def _map(axes: Any, plan: Plan) -> None:
     if plan.goal.budget_usd is not None:
         axes.axhline(plan.goal.budget_usd, color=figures.GREY, ls="--", lw=1)
     _scales(axes, all(o.objective("cost") > 0 for o in options))
-    axes.set_xlabel(f"time of the run in the median ({unit}); dashed: deadline and budget", fontsize=9)
+    diamond = f"; diamond: {label(plan.quantile)} of the choice" if plan.quantile is not None else ""
+    axes.set_xlabel(f"time of the run in the median ({unit}); dashed: deadline and budget{diamond}", fontsize=9)
     axes.set_ylabel("cost in the median", fontsize=9)
     title = "time and cost by GPU type (colour) and number of GPUs (size); line: none is better"
     axes.set_title(title, loc="left", fontsize=11)
@@ -187,6 +194,8 @@ def _chance(axes: Any, plan: Plan) -> None:
     if limit:
         axes.axvline(limit / scale, color=figures.GREY, ls="--", lw=1)
     axes.axhline(plan.goal.confidence, color=figures.GREY, ls=":", lw=1)
+    if plan.quantile is not None:
+        axes.plot([chosen.finish.quantile(plan.quantile) / scale], [plan.quantile], **figures.FURTHER_QUANTILE)
     axes.set_ylim(0, 1.02)
     axes.set_xlabel(f"time from submission ({unit})", fontsize=9)
     axes.set_ylabel("probability of being done", fontsize=9)

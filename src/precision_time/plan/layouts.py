@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,17 +66,20 @@ class Parts:
         )
 
 
-def arranged(job: Job, gpus: int, node_gpus: int, global_batch: int, *, all_layouts: bool = True) -> Iterator[Job]:
+def arranged(
+    job: Job, gpus: int, node_gpus: int, global_batch: int, *, all_layouts: bool = True, all_batches: bool = False
+) -> Iterator[Job]:
     """The job on so many GPUs in every valid layout and micro-batch; with `all_layouts` false in its own layout only.
 
-    `node_gpus`: GPUs that share the fast fabric. A layout that the model refuses is left out.
+    `node_gpus`: GPUs that share the fast fabric. `all_batches`: at every micro-batch that divides a replica's share of
+    the global batch, not at powers of two alone. A layout that the model refuses is left out.
     """
     if not all_layouts:
         try:
             own = job.replace(gpus=gpus)
         except JobError:
             return
-        yield from _batches(own, global_batch, (job.recompute,))
+        yield from _batches(own, global_batch, (job.recompute,), all_batches)
         return
     parts = Parts.of(job, node_gpus)
     levels = ("none", *(("selective",) if parts.unfused else ()), "full") if parts.blocks > 1 else ("none",)
@@ -84,7 +88,7 @@ def arranged(job: Job, gpus: int, node_gpus: int, global_batch: int, *, all_layo
             placed = job.replace(gpus=gpus, layout=layout.text())
         except JobError:
             continue
-        yield from _batches(placed, global_batch, levels)
+        yield from _batches(placed, global_batch, levels, all_batches)
 
 
 def layouts_of(parts: Parts, gpus: int, node_gpus: int) -> Iterator[Layout]:
@@ -129,13 +133,13 @@ def _chunks(blocks: int, pp: int) -> list[int]:
     return [v for v in range(1, MOST_CHUNKS + 1) if not blocks % (pp * v)]
 
 
-def _batches(job: Job, global_batch: int, recomputes: tuple[str, ...]) -> Iterator[Job]:
+def _batches(job: Job, global_batch: int, recomputes: tuple[str, ...], every: bool) -> Iterator[Job]:
     """The job at every micro-batch that makes up the global batch."""
     layout = job.layout_spec
     share, rest = divmod(global_batch, layout.dp)
     if rest or not share:
         return
-    for batch in (b for b in _powers(share) if not share % b):
+    for batch in (b for b in (_divisors(share) if every else _powers(share)) if not share % b):
         accum = share // batch
         if layout.pp > 1 and (accum < layout.pp or (layout.vpp > 1 and accum % layout.pp)):
             continue
@@ -144,6 +148,11 @@ def _batches(job: Job, global_batch: int, recomputes: tuple[str, ...]) -> Iterat
                 yield job.replace(batch_size=batch, grad_accum=accum, recompute=recompute)
             except JobError:
                 continue
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if not number % d]
+    return sorted({*small, *(number // d for d in small)})
 
 
 def _powers(most: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.levels import Distribution
+from precision_time.estimate.quantile import quantile_of
 from precision_time.plan.assess import Assessed
 from precision_time.plan.goal import Goal
 from precision_time.plan.offers import Offer
@@ -63,10 +64,11 @@ class Option:
         amount = self.energy_kwh if name == "energy" else self.co2_kg
         return amount.p50 if amount else float("inf")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+    def to_dict(self, quantile: float | None = None) -> dict[str, Any]:
+        """Plain JSON values, with those at a further quantile."""
         job, cost = self.assessed.job, self.cost.interval
         step = self.assessed.step
+        further = {} if quantile is None else {"quantile": self._at(quantile)}
         return {
             "gpu": job.gpu,
             "gpus": job.gpus,
@@ -88,6 +90,17 @@ class Option:
             "spot": dataclasses.asdict(self.spot) if self.spot else None,
             "peak_bytes": self.assessed.peak_bytes,
             "job": job.to_dict(),
+            **further,
+        }
+
+    def _at(self, probability: float) -> dict[str, float | None]:
+        """Times and cost at a quantile."""
+        step = self.assessed.step
+        return {
+            "probability": probability,
+            "step_s": quantile_of(step, probability, self.assessed.floor_s) if step else None,
+            "finish_s": self.finish.quantile(probability),
+            "cost_usd": self.cost.quantile(probability),
         }
 
 

@@ -8,6 +8,7 @@ of their GPUs are not.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import JobError, PlanError
+from precision_time.estimate.quantile import probability_of
 from precision_time.job.job import Job
 from precision_time.plan.assess import Assessed
 from precision_time.plan.goal import Goal
@@ -54,6 +56,7 @@ class Plan:
     basis      what the choice rests on, in sentences
     by_share   of a searched schedule: for every length of its first part the option with the least of the objective, or
                the likeliest where none meets the goal
+    quantile   a probability whose quantile is shown in place of P90; None: P90
     """
 
     job: Job
@@ -69,6 +72,14 @@ class Plan:
     by_share: tuple[Option, ...] = ()
     options: tuple[Option, ...] = field(default=(), repr=False)
     """All that fit, for pictures."""
+    quantile: float | None = None
+
+    def with_quantile(self, probability: float) -> Plan:
+        """The same plan, whose text, JSON and pictures show this quantile.
+
+        Raises `JobError` for a probability outside 0.01 to 0.999.
+        """
+        return dataclasses.replace(self, quantile=probability_of(probability))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -79,10 +90,10 @@ class Plan:
             "goal": self.goal.to_dict(),
             "global_batch_size": self.global_batch,
             "tried": self.tried,
-            "chosen": self.chosen.to_dict(),
-            "front": [option.to_dict() for option in self.front],
+            "chosen": self.chosen.to_dict(self.quantile),
+            "front": [option.to_dict(self.quantile) for option in self.front],
             "meet_the_goal": len(self.others),
-            "by_share": [{"share": option.share, **option.to_dict()} for option in self.by_share],
+            "by_share": [{"share": option.share, **option.to_dict(self.quantile)} for option in self.by_share],
             "left_out": [{"count": r.count, "reason": r.text, "nearest": r.nearest} for r in self.reasons],
             "basis": list(self.basis),
             "worth_measuring": measurement.to_dict() if measurement else None,

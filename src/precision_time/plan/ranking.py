@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from precision_time.errors import JobError
+from precision_time.estimate.quantile import label, probability_of, quantile_of
 from precision_time.global_batch import global_batch_of
 from precision_time.job.job import Job
 from precision_time.placement import cluster_of
@@ -33,6 +35,7 @@ class Layouts:
     tokens        tokens of a step, or samples where the model has no sequence; `unit` says which
     tried, unfit  candidates in all, and those whose memory does not fit
     nearest_bytes by which the nearest of those does not
+    quantile      a probability whose quantile of the step is shown beside the median; None: no other than P10 and P90
     """
 
     rows: tuple[Assessed, ...]
@@ -42,6 +45,20 @@ class Layouts:
     tried: int
     unfit: int
     nearest_bytes: int
+    quantile: float | None = None
+
+    def with_quantile(self, probability: float) -> Layouts:
+        """The same rows, whose text and JSON also show this quantile of the step.
+
+        Raises `JobError` for a probability outside 0.01 to 0.999.
+        """
+        return dataclasses.replace(self, quantile=probability_of(probability))
+
+    def _further(self, row: Assessed) -> float | None:
+        """Seconds of the step at the further quantile."""
+        if self.quantile is None or row.step is None:
+            return None
+        return quantile_of(row.step, self.quantile, row.floor_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -49,6 +66,7 @@ class Layouts:
             "global_batch_size": self.global_batch,
             "tried": self.tried,
             "do_not_fit": self.unfit,
+            **({"quantile": self.quantile} if self.quantile is not None else {}),
             "layouts": [
                 {
                     "layout": row.job.layout,
@@ -56,6 +74,7 @@ class Layouts:
                     "grad_accum": row.job.grad_accum,
                     "recompute": row.job.recompute,
                     "step": {q: getattr(row.step, q) for q in ("p10", "p50", "p90")},
+                    **({"step_at_quantile_s": at} if (at := self._further(row)) is not None else {}),
                     "mfu": row.mfu,
                     f"{self.unit}_per_s": self.tokens / row.step.p50,
                     "peak_bytes": row.peak_bytes,
@@ -71,7 +90,9 @@ class Layouts:
         """A table of the fastest."""
         from precision_time.report.table import Table
 
-        heads = ["layout", "batch x accum", "recompute", "step", "P10-P90", "MFU", f"{self.unit}/s", "memory", "fits"]
+        mark = [label(self.quantile)] if self.quantile is not None else []
+        heads = ["layout", "batch x accum", "recompute", "step", "P10-P90", *mark]
+        heads += ["MFU", f"{self.unit}/s", "memory", "fits"]
         lines = []
         for row in self.rows[:shown]:
             if row.step is None:
@@ -83,6 +104,7 @@ class Layouts:
                     row.job.recompute,
                     human_seconds(row.step.p50),
                     f"{human_seconds(row.step.p10)}-{human_seconds(row.step.p90)}",
+                    *([human_seconds(at)] if (at := self._further(row)) is not None else []),
                     "-" if row.mfu is None else f"{row.mfu:.1%}",
                     human_count(self.tokens / row.step.p50),
                     human_bytes(row.peak_bytes),
@@ -106,20 +128,22 @@ def rank_layouts(
     global_batch: int | None = None,
     *,
     least_fit: float = 0.5,
+    largest_batch: bool = False,
     workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Layouts:
     """All valid layouts of the job on its GPUs at the same global batch, the fastest first.
 
-    `least_fit`: probability of fitting in memory below which a layout is left out. Raises `JobError` where none is
-    valid or none fits.
+    `least_fit`: probability of fitting in memory below which a layout is left out. `largest_batch`: every layout and
+    recomputation at its largest micro-batch that fits, any divisor of a replica's share; else at all powers of two that
+    divide it. Raises `JobError` where none is valid or none fits.
     """
     gpus = gpus or job.gpus
     batch = global_batch or global_batch_of(job)
     placed = job.replace(gpus=gpus, layout="dp")
     cluster = cluster_of(placed)
     node_gpus = min(cluster.node.domain_gpus, gpus)
-    jobs = list(arranged(placed, gpus, node_gpus, batch))
+    jobs = list(arranged(placed, gpus, node_gpus, batch, all_batches=largest_batch))
     if not jobs:
         raise JobError(
             f"no layout of {job.model} on {gpus} GPUs makes up a global batch of {batch} samples; take a multiple of "
@@ -130,6 +154,7 @@ def rank_layouts(
     unfit = [row for row in found if not row.error and not row.predicted]
     if not rows:
         raise _none_fits(job, gpus, found, unfit)
+    rows = _at_largest(rows) if largest_batch else rows
     tokens, unit = _tokens(placed, batch)
     return Layouts(
         rows=tuple(rows),
@@ -140,6 +165,16 @@ def rank_layouts(
         unfit=len(unfit),
         nearest_bytes=min((row.missing_bytes for row in unfit), default=0),
     )
+
+
+def _at_largest(rows: Sequence[Assessed]) -> list[Assessed]:
+    """Of every layout and recomputation the row with the largest micro-batch, in the order of the rows."""
+    largest: dict[tuple[str, str], Assessed] = {}
+    for row in rows:
+        place = (row.job.layout, row.job.recompute)
+        if place not in largest or (row.job.batch_size or 0) > (largest[place].job.batch_size or 0):
+            largest[place] = row
+    return [row for row in rows if row is largest[row.job.layout, row.job.recompute]]
 
 
 def _none_fits(job: Job, gpus: int, found: Sequence[Assessed], unfit: Sequence[Assessed]) -> JobError:

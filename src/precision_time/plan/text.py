@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.quantile import label
 from precision_time.report.table import Table
 from precision_time.units import digits_for, human_seconds, unit_for
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 SHOWN = 12
 """Options of the front that are listed."""
 WIDTH = 110
+_SHOWN_QUANTILE = 0.9
 
 
 def text(plan: Plan) -> str:
@@ -49,6 +51,9 @@ def _chosen(plan: Plan) -> str:
         f"  done in        {_range(option.finish.interval)}",
         f"  cost           ${cost.p50:,.2f} (${cost.p10:,.2f} to ${cost.p90:,.2f})",
     ]
+    if (sure := plan.quantile) is not None:
+        at = human_seconds(option.finish.quantile(sure))
+        lines.append(f"  {label(sure):<14} done in {at}, ${option.cost.quantile(sure):,.2f}")
     if option.spot:
         spot = option.spot
         lines.append(
@@ -78,7 +83,8 @@ def _range(interval: Interval) -> str:
 
 
 def _front(plan: Plan) -> str:
-    heads = ["", "GPUs", "precision", "layout", "from", "done in", "P90", "cost", "P90", "chance"]
+    mark = _mark(plan)
+    heads = ["", "GPUs", "precision", "layout", "from", "done in", mark, "cost", mark, "chance"]
     shown = list(plan.front)
     if len(shown) > SHOWN:
         place = next((i for i, option in enumerate(shown) if option is plan.chosen), 0)
@@ -96,13 +102,14 @@ def _front(plan: Plan) -> str:
 def _shares(plan: Plan) -> str:
     """The best option for every length of the first precision of a schedule."""
     schedule = plan.space.schedule
-    heads = [f"in {schedule.first}" if schedule else "", "GPUs", "from", "done in", "P90", "cost", "P90", "chance", ""]
+    heads = [f"in {schedule.first}" if schedule else "", "GPUs", "from"]
+    heads += ["done in", _mark(plan), "cost", _mark(plan), "chance", ""]
     rows: list[list[str]] = []
     for option in plan.by_share:
         job = option.assessed.job
         length = f"{option.share:.0%}" + (" of the steps" if not rows else "")
         verdict = "" if option.chance >= plan.goal.confidence else "misses the goal"
-        rows.append([length, f"{job.gpus} x {job.gpu}", *_figures(option), verdict])
+        rows.append([length, f"{job.gpus} x {job.gpu}", *_figures(option, plan), verdict])
     head = f"{schedule}, the best option for every length of the first part:"
     return f"{head}\n\n{Table(heads, rows, left=3).text()}"
 
@@ -120,17 +127,23 @@ def _from(option: Option) -> str:
 def _row(option: Option, plan: Plan) -> Sequence[str]:
     row = option.assessed
     mark = ">" if option is plan.chosen else ""
-    return [mark, f"{row.job.gpus} x {row.job.gpu}", row.precision, row.label, *_figures(option)]
+    return [mark, f"{row.job.gpus} x {row.job.gpu}", row.precision, row.label, *_figures(option, plan)]
 
 
-def _figures(option: Option) -> list[str]:
+def _mark(plan: Plan) -> str:
+    """The quantile that tables show beside the median."""
+    return label(_SHOWN_QUANTILE if plan.quantile is None else plan.quantile)
+
+
+def _figures(option: Option, plan: Plan) -> list[str]:
     """What is rented, time, cost and chance."""
-    finish, cost = option.finish.interval, option.cost.interval
+    sure = _SHOWN_QUANTILE if plan.quantile is None else plan.quantile
+    finish, cost = option.finish, option.cost
     return [
         _from(option),
-        human_seconds(finish.p50),
-        human_seconds(finish.p90),
-        f"${cost.p50:,.2f}",
-        f"${cost.p90:,.2f}",
+        human_seconds(finish.interval.p50),
+        human_seconds(finish.quantile(sure)),
+        f"${cost.interval.p50:,.2f}",
+        f"${cost.quantile(sure):,.2f}",
         f"{option.chance:.0%}",
     ]

@@ -14,8 +14,8 @@ from typing import Any
 from precision_time.checks import show
 from precision_time.errors import DataError, JobError
 from precision_time.estimate.estimate import Estimate
-from precision_time.job.importers.launch import DIRECTIVE, directives
 from precision_time.job.importers.manifest import Manifest, read_manifest
+from precision_time.job.importers.sbatch_options import DIRECTIVE, directives, options
 from precision_time.plan.walltime import TimeLimit, slurm_time, time_limit
 from precision_time.reading import read_mapping, read_text
 from precision_time.report.write import write_whole
@@ -23,13 +23,12 @@ from precision_time.units import human_seconds
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 _UNLIMITED = ("infinite", "unlimited", "-1", "0")
-_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+|(?<=-))(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _PLACES = {
     "PyTorchJob": "spec:\n  runPolicy:\n    activeDeadlineSeconds: {}",
     "JobSet": "spec:\n  replicatedJobs:\n    - template:\n        spec:\n          activeDeadlineSeconds: {}",
 }
 """Where a deadline stands in a manifest, where it is not spec.activeDeadlineSeconds."""
-_OPTION = re.compile(r"(--time(?:=|[ \t]+)|(?:(?<=\s)|^)-t[ \t=]*)(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def manifest_of(path: str | Path) -> Manifest:
 
 
 def slurm_seconds(text: str | None) -> int | None:
-    """Seconds of a time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None without a limit.
+    """Seconds of a time as Slurm writes it: M, M:S, H:M:S, D-, D-H, D-H:M or D-H:M:S; None without a limit.
 
     Raises `DataError` for other text.
     """
@@ -141,23 +140,22 @@ def slurm_seconds(text: str | None) -> int | None:
 
 
 def rewrite_slurm(path: str | Path, needed: TimeLimit) -> None:
-    """Write the limit into the script: in place of its --time, else after its first #SBATCH line."""
+    """Write the limit into the script: in place of the --time that counts, else after its first #SBATCH line."""
     text, wanted = _script(path), slurm_time(needed.seconds)
-    lines, first = text.splitlines(keepends=True), None
-    for place, line in enumerate(lines):
-        if DIRECTIVE.match(line) is None:
-            if first is not None and line.strip() and not line.lstrip().startswith("#"):
-                break
-            continue
-        first = place if first is None else first
-        changed, count = _OPTION.subn(lambda found: f"{found[1]}{wanted}", line)
-        if count:
-            lines[place] = changed
+    times = [option for option in options(text) if option.name == "time"]
+    if times:
+        start, end = times[-1].start, times[-1].end
+        write_whole(path, f"{text[:start]}{wanted}{text[end:]}")
+        return
+    lines = text.splitlines(keepends=True)
+    place = 1 if lines[0].startswith("#!") else 0
+    for at, line in enumerate(lines):
+        if DIRECTIVE.match(line.rstrip("\r\n")):
+            place = at + 1
             break
-    else:
-        place = len(lines)
-    if not any(_OPTION.search(line) and DIRECTIVE.match(line) for line in lines):
-        lines.insert((first or 0) + 1, f"#SBATCH --time={wanted}\n")
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+    lines.insert(place, f"#SBATCH --time={wanted}\n")
     write_whole(path, "".join(lines))
 
 

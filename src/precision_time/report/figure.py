@@ -25,6 +25,8 @@ STACK = (
 )  # fmt: skip
 """Colours of the parts of a stacked bar."""
 GREY = "#888888"
+FURTHER_QUANTILE = {"color": "black", "marker": "D", "markersize": 5, "linestyle": "none", "markeredgecolor": "white"}
+"""The mark of a quantile that was asked for beside P10 and P90."""
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "<", ">", "p")
 _PRECISIONS = {
     "fp64": "#8C6BB1", "fp32": "#0072B2", "torch-fp32": "#2B8CBE", "tf32": "#56B4E9", "amp-fp16": "#D55E00",

@@ -81,6 +81,7 @@ TOKENS = whole(1, 10**8, "tokens")
 TOKENS_OR_ZERO = whole(0, 10**8, "tokens")
 KERNEL = whole(1, 10**3, "pixels")
 DROPOUT = number(1e-6, 1 - 1e-6, zero=True)
+CAP = number(1e-3, 1e6, zero=True)
 ROWS = whole(1, 10**11, "rows")
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "relu2")
 
@@ -99,7 +100,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "max_predictions": ShapeField(whole(1, 10**6, "tokens"), "masked tokens of a sequence"),
     "act": ShapeField(choice((*_ACTIVATIONS, "swiglu", "geglu", "clamped_quick_geglu")), "activation"),
     "norm": ShapeField(choice(("layernorm", "rmsnorm")), "normalisation"),
-    "pos": ShapeField(choice(("learned", "rope", "yarn_rope", "none")), "positions"),
+    "pos": ShapeField(choice(("learned", "rope", "yarn_rope", "alibi", "none")), "positions"),
     "bias": ShapeField(
         structured("switch", _bias, ("0", "1", "qkv")),
         "biases in linear layers; qkv: in those of queries, keys, values",
@@ -116,6 +117,8 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "rotary_percent": ShapeField(number(0.01, 1), "share of a head with rotary positions"),
     "attn": ShapeField(choice(("heads", "mla")), "kind of attention"),
     "attn_sink": ShapeField(choice(("none", "learned")), "logit that takes no value"),
+    "attn_softcap": ShapeField(CAP, "cap of attention's scores, by tanh; 0: none"),
+    "logit_softcap": ShapeField(CAP, "cap of the logits, by tanh; 0: none"),
     "sliding_window": ShapeField(structured("text", _window), "tokens that attention sees; 0: all"),
     "q_lora": ShapeField(WIDTH_OR_ZERO, "latent width of queries (mla)"),
     "kv_lora": ShapeField(WIDTH_OR_ZERO, "latent width of keys and values (mla)"),
@@ -154,6 +157,9 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "label_smoothing": ShapeField(SHARE, "label smoothing"),
     "depth": ShapeField(whole(1, 10**4, "layers"), "depth of a convolutional network"),
     "width": ShapeField(WIDTH, "width of the first stage"),
+    "depth_multiple": ShapeField(number(0.01, 100), "factor of the blocks of each stage"),
+    "width_multiple": ShapeField(number(0.01, 100), "factor of the channels of each stage"),
+    "max_channels": ShapeField(WIDTH, "most channels of a stage, before that factor"),
     "widen": ShapeField(whole(1, 10**3), "factor of the widths"),
     "growth": ShapeField(WIDTH, "channels that a dense layer adds"),
     "divide": ShapeField(whole(1, 64), "divisor of the paper's widths"),
@@ -227,6 +233,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "known_inputs": ShapeField(whole(1, 1000, "features"), "features that are known ahead"),
     "quantiles": ShapeField(whole(1, 1000, "quantiles"), "quantiles that are predicted"),
     "features": ShapeField(WIDTH, "features of a node"),
+    "aggregation": ShapeField(choice(("gcn", "mean")), "how a node takes its neighbours: weighted sum or mean"),
     "fanout": ShapeField(whole(1, 10**4, "nodes", items=16), "neighbours sampled in each layer"),
 }
 """Key of `model_config` -> its type, for every model that `PER_MODEL` does not name."""
@@ -239,6 +246,9 @@ PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
         for model in ("encoder:build", "electra:build", "bart_t5:build_bart")
     },
     ("models.resnet:build", "depth"): ShapeField(whole(1, 152, "layers"), "depth of a ResNet: 18, 34, 50, 101 or 152"),
+    ("models.unet_variants:build_encoder", "depth"): ShapeField(
+        whole(1, 152, "layers"), "depth of a ResNet: 18, 34, 50, 101 or 152"
+    ),
     ("models.rcnn:build", "depth"): ShapeField(whole(1, 152, "layers"), "depth of a ResNet: 18, 34, 50, 101 or 152"),
     ("models.resnet:build", "variant"): ShapeField(choice(("v1", "v1.5")), "where the stride is"),
     ("models.jasper:build", "variant"): ShapeField(choice(("jasper", "quartznet")), "architecture"),
@@ -264,6 +274,8 @@ INPUT: Mapping[str, ShapeField] = {
     "n_mels": ShapeField(whole(1, 10**4, "bands"), "bands of a spectrogram"),
     "encoder_steps": ShapeField(whole(1, 10**5, "steps"), "known steps of a time series"),
     "decoder_steps": ShapeField(whole(1, 10**5, "steps"), "predicted steps of a time series"),
+    "nodes": ShapeField(whole(1, 10**9, "nodes"), "nodes of a graph"),
+    "edges": ShapeField(whole(1, 10**10, "edges"), "edges of a graph, each direction counted"),
     "fields": ShapeField(whole(1, 1000, "fields"), "categorical fields of a sample"),
 }
 """Key of `input` -> its type. Lengths may also be a range, LEAST..MOST."""

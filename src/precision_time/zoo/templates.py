@@ -17,7 +17,7 @@ from precision_time.capture.graph import OpGraph
 from precision_time.capture.kinds import with_attribute
 from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.tables.decoders import GPT, GPT_OSS, LLAMA, LORA, MLA, NEMOTRON
-from precision_time.zoo.tables.open_decoders import GEMMA, GEMMA3, MLA_LITE, PHI3, QWEN2
+from precision_time.zoo.tables.open_decoders import GEMMA, GEMMA2, GEMMA3, MLA_LITE, PHI3, QWEN2
 from precision_time.zoo.workload import Symbol
 
 _SIZES = (
@@ -121,10 +121,12 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "lora": ("lora_dropout",),
 }
 """Keys that are read where another one is set."""
+_CAPS = ("attn_softcap", "logit_softcap")
 _LATENT = ("q_lora", "kv_lora", "qk_nope", "qk_rope", "v_head")
 _SAME_OPERATORS: Mapping[tuple[str, Any], Any] = {
     ("act", "gelu_tanh"): "gelu",  # one kernel with another formula
     ("pos", "yarn_rope"): "rope",  # another table of rotations
+    ("pos", "alibi"): "none",  # a number for each head that a fused kernel reads; others are traced
     ("attn_sink", "0"): "none",
 }
 
@@ -132,8 +134,8 @@ _SAME_OPERATORS: Mapping[tuple[str, Any], Any] = {
 def operators_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a decoder's `model_config` that choose its operators, in one spelling; 0 for experts it lacks.
 
-    Left out are sizes, keys without effect beside the others, the probability of dropout beyond being positive, and the
-    width of a window that some layers have.
+    Left out are sizes, keys without effect beside the others, the probability of dropout and the caps beyond being
+    positive, and the width of a window that some layers have.
     """
     config = {"rotary_percent": 1.0, **config}
     kept = {key: _SAME_OPERATORS.get((key, value), value) for key, value in config.items() if key not in _WIDTHS}
@@ -152,6 +154,7 @@ def operators_of(config: Mapping[str, Any]) -> dict[str, Any]:
         kept.setdefault("fused_qkv", int(config["norm"] == "layernorm"))
     experts = bool(config["experts"])
     kept |= {key: experts and bool(config[key]) for key in ("experts", "shared_ffn", "dense_layers")}
+    kept |= {key: float(kept[key]) > 0.0 for key in _CAPS if key in kept}
     return {**kept, "dropout": float(config["dropout"]) > 0.0}
 
 
@@ -183,6 +186,11 @@ def _dense() -> list[Template]:
         templates.append(Template(name, _DECODER, fixed, (*sizes, _KV_HEADS), products=_PRODUCTS))
         if pos == "learned" and bias:
             templates.append(Template(f"{name}-math", _DECODER, fixed, sizes, ("math",), products=_PRODUCTS))
+    for bias in off_or_on:
+        fixed = {**GPT, "pos": "none", "bias": bias}
+        fixed = {key: value for key, value in fixed.items() if key != "max_positions"}
+        name = _name("gpt-nopos", not bias and "nobias")
+        templates.append(Template(name, _DECODER, fixed, (*_SIZES, _KV_HEADS), products=_PRODUCTS))
     for norms, bias, tied, drop in itertools.product(off_or_on, off_or_on, off_or_on, off_or_on):
         fixed = {**LLAMA, "qk_norm": norms, "bias": bias, "tied_embeddings": tied, "dropout": drop * _DROPOUT}
         name = _name("qwen3" if norms else "llama", bias and "bias", tied and "tied", drop and "dropout")
@@ -210,6 +218,10 @@ TEMPLATES: tuple[Template, ...] = (
     Template("qwen2-tied", _DECODER, {**QWEN2, "tied_embeddings": 1}, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
     Template("phi3", _DECODER, PHI3, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
     Template("gemma", _DECODER, GEMMA, (*_SIZES, _KV_HEADS), products=_PRODUCTS),
+    Template(
+        "gemma2", _DECODER, {**GEMMA2, "sliding_window": "512_every_second_layer"}, (*_SIZES, _KV_HEADS),
+        products=_PRODUCTS,
+    ),
     Template(
         "gemma3", _DECODER, {**GEMMA3, "sliding_window": "512_five_of_six"}, (*_SIZES, _KV_HEADS), products=_PRODUCTS,
     ),

@@ -18,11 +18,6 @@ from precision_time.job.importers.reader import NO_EFFECT, Reader, not_understoo
 
 SBATCH, LAUNCH = "sbatch script", "launch command"
 
-DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
-_OPTION = re.compile(r"--([a-z-]+)(?:[= \t]+([^\s#-][^\s#]*))?|(?:^|\s)-([A-Za-z])[ \t=]*([^\s#]+)")
-_SHORT = {"N": "nodes", "n": "ntasks", "t": "time", "G": "gpus", "c": "cpus-per-task", "J": "job-name",
-          "p": "partition", "A": "account", "o": "output", "e": "error", "C": "constraint",
-          "w": "nodelist", "q": "qos"}  # fmt: skip
 _GRES = re.compile(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d{1,7}))?(?=,|\(|$)")
 _SLURM_NO_EFFECT = (
     "job-name", "partition", "account", "output", "error", "nodelist", "exclude", "qos", "cpus-per-task", "mem",
@@ -54,21 +49,6 @@ ACCELERATE = frozenset(
     zero3-save-16bit-model gpu-ids same-network rdzv-backend num-cpu-threads-per-process main-training-function
     """.split()
 )
-
-
-def directives(text: str) -> dict[str, str]:
-    """Option of sbatch -> its value ("" for a switch), from the #SBATCH lines before the first command.
-
-    The last of several counts, as for sbatch.
-    """
-    result: dict[str, str] = {}
-    for line in text.splitlines():
-        if (match := DIRECTIVE.match(line)) is not None:
-            for name, value, letter, short in _OPTION.findall(match[1]):
-                result[name or _SHORT.get(letter, letter)] = value or short
-        elif line.strip() and not line.lstrip().startswith("#"):
-            break
-    return result
 
 
 def from_sbatch(options: Mapping[str, str]) -> Imported:

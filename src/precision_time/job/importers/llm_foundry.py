@@ -128,8 +128,7 @@ def _model(reader: Reader, fields: dict[str, Any], length: int | None) -> None:
     shape["bias"] = 0 if reader.on("model.no_bias") else 1
     positions = "rope" if reader.on("model.attn_config.rope") else "learned"
     if reader.on("model.attn_config.alibi"):
-        positions = "none"
-        reader.not_taken["model.attn_config.alibi"] = "biases of attention are not modelled; taken as no positions"
+        positions = "alibi"
     if str(reader.take("model.learned_pos_emb", default=True)).lower() == "false" and positions == "learned":
         positions = "none"
     tied = str(reader.take("model.tie_word_embeddings", default=True)).lower() != "false"

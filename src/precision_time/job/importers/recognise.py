@@ -26,8 +26,6 @@ from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.huggingface import from_huggingface
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.launch import (
-    DIRECTIVE,
-    directives,
     from_launcher,
     from_sbatch,
     split_flags,
@@ -41,6 +39,7 @@ from precision_time.job.importers.megatron import from_megatron
 from precision_time.job.importers.merge import merged
 from precision_time.job.importers.nemo import from_nemo
 from precision_time.job.importers.reader import not_understood
+from precision_time.job.importers.sbatch_options import DIRECTIVE, directives
 from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.job.importers.torchtitan import from_torchtitan
 from precision_time.reading import SUFFIXES, named, parse_json, parse_toml, read_mapping, read_text

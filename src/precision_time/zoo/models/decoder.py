@@ -7,12 +7,14 @@ measurement tables:
     layers, hidden, heads, kv_heads, head_dim, ffn, vocab
     norm = layernorm | rmsnorm
     act = gelu | gelu_tanh | relu | relu2 | swiglu | geglu | clamped_quick_geglu
-    pos = learned | rope | yarn_rope | none (YaRN scales the table of rotations, no more)
+    pos = learned | rope | yarn_rope | alibi | none (YaRN scales the table of rotations, no more; ALiBi, as in MPT's
+        published weights, lowers scores by the distance)
     bias = 0 | 1 | qkv (only the projections to queries, keys and values); tied_embeddings, qk_norm = 0 | 1
     dropout, max_positions (rows of the learned position table), rope_theta, rotary_percent
     fused_qkv = 0 | 1: one projection for query, key and value, as GPT-2, MPT and Megatron have
     sliding_window = 0 | keys of every layer | 128_every_second_layer | 1024_five_of_six; post_norm = 0 | 1 (also after
-        attention and feed-forward, before the sum, as in Gemma 3); attn_sink = none | learned
+        attention and feed-forward, before the sum, as in Gemma 2 and 3); attn_sink = none | learned
+    attn_softcap, logit_softcap: cap x tanh(x / cap) of attention's scores and of the logits (Gemma 2); 0: none
     attn = heads | mla, with q_lora, kv_lora, qk_nope, qk_rope, v_head (see `mla`)
     experts (0: dense), topk, moe_ffn, shared_ffn (0: none), dense_layers (so many first layers), router (see `moe`)
     local_experts (held by this rank; 0: all): it still works on tokens x topk rows
@@ -37,7 +39,7 @@ from precision_time.zoo.models.decoder_parts import FeedForward, freeze_all_but_
 from precision_time.zoo.models.mamba import Mamba
 from precision_time.zoo.models.mla import LatentAttention
 from precision_time.zoo.models.moe import MixtureOfExperts
-from precision_time.zoo.models.operators import window_attention
+from precision_time.zoo.models.operators import alibi_attention, capped_attention, window_attention
 from precision_time.zoo.models.text import dropout, tokens, vocabulary_loss
 from precision_time.zoo.shallow import WINDOWED
 from precision_time.zoo.tables.decoders import GPT
@@ -72,6 +74,9 @@ class Attention(nn.Module):
             self.query_norm = norm(str(config["norm"]), self.head_dim)
             self.key_norm = norm(str(config["norm"]), self.head_dim)
         self.window = window
+        self.softcap = float(config["attn_softcap"])
+        alibi = str(config["pos"]) == "alibi"
+        self.slopes = [2.0 ** (-8.0 / self.heads * (head + 1)) for head in range(self.heads)] if alibi else None
         self.sink = nn.Parameter(torch.zeros(self.heads)) if _sinks(config) else None
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -86,6 +91,12 @@ class Attention(nn.Module):
             cos, sin = (table.to(q.dtype) for table in rope)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         drop = self.drop if self.training else 0.0
+        if self.slopes is not None:
+            context = alibi_attention(q, k, v, self.slopes, drop)
+            return self.output(context.transpose(1, 2).flatten(2))
+        if self.softcap:
+            context = capped_attention(q, k, v, self.window, self.softcap, drop)
+            return self.output(context.transpose(1, 2).flatten(2))
         if self.window or self.sink is not None:
             context = window_attention(q, k, v, self.sink, self.window, drop)
             return self.output(context.transpose(1, 2).flatten(2))
@@ -204,12 +215,12 @@ class Decoder(nn.Module):
         super().__init__()
         hidden, vocab = int(config["hidden"]), int(config["vocab"])
         self.pos = str(config["pos"])
-        if self.pos not in ("learned", "rope", "yarn_rope", "none"):
-            raise ValueError(f"unknown pos {self.pos!r}: use learned, rope, yarn_rope or none")
+        if self.pos not in ("learned", "rope", "yarn_rope", "alibi", "none"):
+            raise ValueError(f"unknown pos {self.pos!r}: use learned, rope, yarn_rope, alibi or none")
         self.embedding = nn.Embedding(vocab, hidden)
         if self.pos == "learned":
             self.position = nn.Embedding(int(config["max_positions"]), hidden)
-        elif self.pos != "none":
+        elif self.pos not in ("none", "alibi"):
             size = int(config["qk_rope"] if config["attn"] == "mla" else config["head_dim"])
             width = int(size * float(config["rotary_percent"]))
             inverse = float(config["rope_theta"]) ** (-torch.arange(0, width, 2).float() / width)
@@ -223,6 +234,7 @@ class Decoder(nn.Module):
         self.head = nn.Linear(hidden, vocab, bias=False)
         if bool(config["tied_embeddings"]):
             self.head.weight = self.embedding.weight
+        self.softcap = float(config["logit_softcap"])
         self.mtp = nn.ModuleList(NextToken(config, layers + i) for i in range(more))
         if config["lora"]:
             freeze_all_but_adapters(self)
@@ -236,13 +248,17 @@ class Decoder(nn.Module):
         for block in self.blocks:
             x = block(x, rope)
         if not self.mtp:
-            return self.head(self.norm(x))
-        logits = [self.head(self.norm(x))]
+            return self._logits(self.norm(x))
+        logits = [self._logits(self.norm(x))]
         for further in self.mtp:
             input_ids = input_ids.roll(-1, 1)
             x = further(x, self.embedding(input_ids), rope)
-            logits.append(self.head(further.norm(x)))
+            logits.append(self._logits(further.norm(x)))
         return tuple(logits)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x)
+        return torch.tanh(logits / self.softcap) * self.softcap if self.softcap else logits
 
 
 def _loss(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
@@ -264,6 +280,8 @@ def complete(config: Config) -> dict[str, object]:
         "rope_theta": 10000.0,
         "rotary_percent": 1.0,
         "post_norm": 0,
+        "attn_softcap": 0.0,
+        "logit_softcap": 0.0,
         "fused_qkv": int(str(config.get("norm", "layernorm")) == "layernorm"),
     }
     return derived | dict(config)

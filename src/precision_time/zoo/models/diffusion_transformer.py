@@ -1,8 +1,9 @@
-"""Diffusion transformers: DiT (arXiv:2212.09748) and Flux (black-forest-labs/flux, model.py).
+"""Diffusion transformers: DiT (arXiv:2212.09748), SD3 (arXiv:2403.03206), Flux (black-forest-labs/flux, model.py).
 
 DiT: patches of a latent image, blocks whose norms are shifted and scaled by the time and class (adaLN-Zero). Flux: text
 and image tokens first in blocks with weights of their own and a common attention ("double"), then as one sequence in
-blocks whose attention and feed-forward run side by side ("single"); rotary positions, normalised queries and keys.
+blocks whose attention and feed-forward run side by side ("single"); rotary positions, normalised queries and keys. SD3
+("MMDiT") has blocks of the first kind alone, learned by patches with fixed positions; its last block leaves the text.
 """
 
 from __future__ import annotations
@@ -107,6 +108,107 @@ def build_dit(config: Config, sizes: Sizes) -> Workload:
             "steps": tokens(batch),
             "labels": tokens(batch),
             "levels": torch.ones(1000),
+        },
+        loss=loss,
+    )
+
+
+class Mmdit(nn.Module):
+    """SD3: the velocity of a latent image given text tokens and a pooled text; `qk_norm` as in SD3.5."""
+
+    place: Tensor
+
+    def __init__(self, config: Config, side: int) -> None:
+        super().__init__()
+        width, patch, channels = int(config["hidden"]), int(config["patch"]), int(config["latent_channels"])
+        heads, layers, norms = int(config["heads"]), int(config["layers"]), bool(config["qk_norm"])
+        self.patch = patch
+        self.patches = nn.Conv2d(channels, width, patch, stride=patch)
+        self.register_buffer("place", torch.zeros(1, (side // patch) ** 2, width), persistent=False)
+        self.text = nn.Linear(int(config["context"]), width)
+        self.time, self.pooled = TwoLayers(256, width), TwoLayers(int(config["pooled"]), width)
+        self.blocks = nn.ModuleList(JointBlock(width, heads, norms, place == layers - 1) for place in range(layers))
+        self.norm, self.modulation = _plain_norm(width), nn.Linear(width, 2 * width)
+        self.head = nn.Linear(width, patch * patch * channels)
+
+    def forward(self, image: Tensor, text: Tensor, pooled: Tensor, steps: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2) + self.place
+        vector = self.time(sinusoids(steps * 1000.0, 256).to(image.dtype)) + self.pooled(pooled)
+        context = self.text(text)
+        for block in self.blocks:
+            context, x = block(context, x, vector)
+        rows = self.head(_shifted(self.norm(x), *self.modulation(F.silu(vector)).chunk(2, dim=-1)))
+        side = image.shape[-1] // self.patch
+        squares = rows.unflatten(-1, (self.patch, self.patch, -1)).unflatten(1, (side, side))
+        return squares.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
+
+
+class JointStream(nn.Module):
+    """The weights of text or image tokens in a block; `last`: only keys, queries and values of them are needed."""
+
+    def __init__(self, width: int, heads: int, norms: bool, last: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.modulation, self.norm1 = nn.Linear(width, (2 if last else 6) * width), _plain_norm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        size = width // heads
+        self.query_norm, self.key_norm = (nn.RMSNorm(size, eps=1e-6) if norms else nn.Identity() for _ in range(2))
+        if not last:
+            self.output, self.norm2 = nn.Linear(width, width), _plain_norm(width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def project(self, x: Tensor, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = _shifted(self.norm1(x), shift, scale)
+        q, k, v = (_heads(part(x), self.heads) for part in (self.query, self.key, self.value))
+        return self.query_norm(q), self.key_norm(k), v
+
+    def leave(self, x: Tensor, mixed: Tensor, rest: tuple[Tensor, ...]) -> Tensor:
+        gate, shift, scale, gate2 = rest
+        x = x + gate.unsqueeze(1) * self.output(mixed)
+        fed = self.down(F.gelu(self.up(_shifted(self.norm2(x), shift, scale)), approximate="tanh"))
+        return x + gate2.unsqueeze(1) * fed
+
+
+class JointBlock(nn.Module):
+    """Both kinds of tokens attend to all of them."""
+
+    def __init__(self, width: int, heads: int, norms: bool, last: bool) -> None:
+        super().__init__()
+        self.text = JointStream(width, heads, norms, last)
+        self.image = JointStream(width, heads, norms, False)
+        self.last = last
+
+    def forward(self, text: Tensor, image: Tensor, vector: Tensor) -> Pair:
+        active = F.silu(vector)
+        of_text = self.text.modulation(active).chunk(2 if self.last else 6, dim=-1)
+        of_image = self.image.modulation(active).chunk(6, dim=-1)
+        pairs = zip(self.image.project(image, *of_image[:2]), self.text.project(text, *of_text[:2]), strict=True)
+        q, k, v = (torch.cat(pair, dim=2) for pair in pairs)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        first, second = mixed.split([image.shape[1], text.shape[1]], dim=1)
+        image = self.image.leave(image, first, of_image[2:])
+        return text if self.last else self.text.leave(text, second, of_text[2:]), image
+
+
+def build_sd3(config: Config, sizes: Sizes) -> Workload:
+    """Rectified flow between latent image and noise; latents and encodings of the text come with the data."""
+    batch, side = int(sizes["batch_size"]), int(sizes["latent_size"])
+    shape = (batch, int(config["latent_channels"]), side, side)
+
+    def loss(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        clean, noise, at = inputs["latents"], inputs["noise"], inputs["steps"]
+        part = at[:, None, None, None]
+        guess = module((1.0 - part) * clean + part * noise, inputs["text"], inputs["pooled"], at)
+        return F.mse_loss(guess.float(), (noise - clean).float())
+
+    return Workload(
+        module=Mmdit(config, side),
+        inputs={
+            "latents": torch.zeros(shape),
+            "noise": torch.zeros(shape),
+            "text": torch.zeros(batch, int(sizes["text_tokens"]), int(config["context"])),
+            "pooled": torch.zeros(batch, int(config["pooled"])),
+            "steps": torch.zeros(batch),
         },
         loss=loss,
     )

@@ -21,6 +21,10 @@ _library.define(
     "window_attention(Tensor query, Tensor key, Tensor value, Tensor? sink, int window, float dropout_p) -> Tensor"
 )
 _library.define(
+    "capped_attention(Tensor query, Tensor key, Tensor value, int window, float softcap, float dropout_p) -> Tensor"
+)
+_library.define("alibi_attention(Tensor query, Tensor key, Tensor value, float[] slopes, float dropout_p) -> Tensor")
+_library.define(
     "state_scan(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip) -> Tensor"
 )
 _library.define("focal_loss(Tensor logits, Tensor classes) -> Tensor")
@@ -52,9 +56,40 @@ def _window_attention(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, window: int, dropout_p: float
 ) -> Tensor:
     """Causal attention to the last `window` keys (0: all), grouped heads, with a learned logit that takes no value."""
+    return _written_out(query, key, value, sink, window, 0.0, dropout_p)
+
+
+def _capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, window: int, softcap: float, dropout_p: float
+) -> Tensor:
+    """The same without the learned logit, of scores that `softcap` x tanh(score / softcap) keeps below the cap."""
+    return _written_out(query, key, value, None, window, softcap, dropout_p)
+
+
+def _alibi_attention(query: Tensor, key: Tensor, value: Tensor, slopes: list[float], dropout_p: float) -> Tensor:
+    """Causal attention whose scores fall with the distance, by a slope of each head (ALiBi, arXiv:2108.12409)."""
+    distance = torch.arange(1 - key.shape[-2], 1, device=key.device).to(query.dtype)
+    bias = torch.tensor(slopes, dtype=query.dtype, device=key.device).view(1, -1, 1, 1) * distance
+    return _written_out(query, key, value, None, 0, 0.0, dropout_p, bias)
+
+
+def _written_out(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sink: Tensor | None,
+    window: int,
+    softcap: float,
+    dropout_p: float,
+    bias: Tensor | None = None,
+) -> Tensor:
     if key.shape[1] != query.shape[1]:
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     scores = torch.matmul(query, key.transpose(-2, -1)) * (1.0 / math.sqrt(query.shape[-1]))
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    if bias is not None:
+        scores = scores + bias
     allowed = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     if window:
         allowed = allowed.triu(1 - window)
@@ -104,6 +139,8 @@ _library.impl("grouped_linear", _grouped_linear, "CompositeImplicitAutograd")
 _library.impl("permute", _permute, "CompositeImplicitAutograd")
 _library.impl("unpermute", _unpermute, "CompositeImplicitAutograd")
 _library.impl("window_attention", _window_attention, "CompositeImplicitAutograd")
+_library.impl("capped_attention", _capped_attention, "CompositeImplicitAutograd")
+_library.impl("alibi_attention", _alibi_attention, "CompositeImplicitAutograd")
 _library.impl("state_scan", _state_scan, "CompositeImplicitAutograd")
 _library.impl("focal_loss", _focal_loss, "CompositeImplicitAutograd")
 
@@ -111,5 +148,7 @@ grouped_linear = torch.ops.precision_time.grouped_linear
 permute = torch.ops.precision_time.permute
 unpermute = torch.ops.precision_time.unpermute
 window_attention = torch.ops.precision_time.window_attention
+capped_attention = torch.ops.precision_time.capped_attention
+alibi_attention = torch.ops.precision_time.alibi_attention
 state_scan = torch.ops.precision_time.state_scan
 focal_loss = torch.ops.precision_time.focal_loss

@@ -65,6 +65,23 @@ ENTRIES: tuple[ZooEntry, ...] = (
         attention=True, ships_math=False, parameters=11_891_178_560,
         parameters_source="diffusers FluxTransformer2DModel, FLUX.1-schnell",
     ),
+    # 1024 x 1024 images; 77 tokens of the CLIP models and 256 of T5, whose results are cached.
+    *(
+        ZooEntry(
+            name, "models.diffusion_transformer:build_sd3", "diffusion-transformer",
+            {"latent_size": 128, "text_tokens": 333}, "adamw", "cc12m", 4,
+            config={
+                "hidden": hidden, "layers": layers, "heads": layers, "patch": 2, "latent_channels": 16, "context": 4096,
+                "pooled": 2048, "qk_norm": norms,
+            },
+            attention=True, ships_math=False, ships=ships, parameters=count,
+            parameters_source=f"diffusers 0.42 SD3Transformer2DModel, {title}",
+        )
+        for name, hidden, layers, norms, ships, count, title in (
+            ("sd3-medium", 1536, 24, 0, True, 2_028_328_000, "stable-diffusion-3-medium"),
+            ("sd3.5-large", 2432, 38, 1, False, 8_056_627_520, "stable-diffusion-3.5-large"),
+        )
+    ),
     ZooEntry(
         "dit-xl-2", "models.diffusion_transformer:build_dit", "diffusion-transformer",
         {"latent_size": 32}, "adamw", "imagenet", 32,

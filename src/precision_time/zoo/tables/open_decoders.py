@@ -18,6 +18,9 @@ QWEN2: Mapping[str, Any] = {**LLAMA, "bias": "qkv"}
 PHI3: Mapping[str, Any] = {**LLAMA, "fused_qkv": 1}
 """transformers also joins the gate with the other half of the feed-forward layer; here they are two products."""
 GEMMA: Mapping[str, Any] = {**LLAMA, "act": "geglu", "tied_embeddings": 1}
+GEMMA2: Mapping[str, Any] = {
+    **GEMMA, "post_norm": 1, "sliding_window": "4096_every_second_layer", "attn_softcap": 50.0, "logit_softcap": 30.0,
+}  # fmt: skip
 GEMMA3: Mapping[str, Any] = {**GEMMA, "qk_norm": 1, "post_norm": 1, "sliding_window": "1024_five_of_six"}
 """Gemma's scaling of embeddings is left out."""
 MLA_LITE: Mapping[str, Any] = {**MLA, "q_lora": 0, "router": "softmax"}
@@ -102,6 +105,11 @@ _GEMMA: tuple[tuple[str, _Shape, int, int, int, Mapping[str, Any], str], ...] = 
     ("gemma3-12b", (48, 3840, 16, 8, 15360), 256, 262208, 11_766_034_176, GEMMA3, "Gemma3"),
     ("gemma3-27b", (62, 5376, 32, 16, 21504), 128, 262208, 27_009_346_304, GEMMA3, "Gemma3"),
 )
+_GEMMA2 = (
+    ("gemma2-2b", (26, 2304, 8, 4, 9216), 256, 2_614_341_888),
+    ("gemma2-9b", (42, 3584, 16, 8, 14336), 256, 9_241_705_984),
+    ("gemma2-27b", (46, 4608, 32, 16, 36864), 128, 27_227_128_320),
+)
 _EXPERTS = (
     _open(
         "deepseek-v2-lite", "deepseek", (27, 2048, 16, 16, 10944), 102400, 15_706_484_224,
@@ -131,6 +139,10 @@ ENTRIES: tuple[ZooEntry, ...] = (
     *(
         _open(name, "gemma", shape, vocab, count, {**config, "head_dim": size}, kind)
         for name, shape, size, vocab, count, config, kind in _GEMMA
+    ),
+    *(
+        _open(name, "gemma", shape, 256000, count, {**GEMMA2, "head_dim": size}, "Gemma2", 8192)
+        for name, shape, size, count in _GEMMA2
     ),
     *_EXPERTS,
 )

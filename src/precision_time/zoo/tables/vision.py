@@ -1,4 +1,4 @@
-"""Vision workloads and one graph network: inputs and optimizers of the runs behind the published rows.
+"""Vision workloads: inputs and optimizers of the runs behind the published rows.
 
 `parameters` is 0 where nobody published a count for exactly this head. The builders of such detectors are
 checked in another way: with 91 classes R-CNN and RetinaNet have the counts of torchvision's.
@@ -102,6 +102,20 @@ _DETECTORS = (
         "ssd300-resnet34", "models.ssd:build", "ssd", {"image_size": 300}, "sgd", "coco", 32,
         config={"backbone": "resnet34", "classes": 81, "anchors": 8732},
     ),
+    *(
+        ZooEntry(
+            f"yolov8{size}", "models.yolo:build", "yolo", {"image_size": 640}, "sgd", "coco", 16,
+            config={
+                "depth_multiple": depth, "width_multiple": width, "max_channels": widest, "classes": 80, "objects": 32,
+            },
+            symbols=(BATCH, IMAGE), clip_norm=10.0, parameters=count,
+            parameters_source=f"ultralytics yolov8.yaml ({count + 16:,} with the 16 constants of its distances)",
+        )
+        for size, depth, width, widest, count in (
+            ("n", 0.33, 0.25, 1024, 3_157_184), ("s", 0.33, 0.5, 1024, 11_166_544), ("m", 0.67, 0.75, 768, 25_902_624),
+            ("l", 1.0, 1.0, 512, 43_691_504), ("x", 1.0, 1.25, 512, 68_229_632),
+        )
+    ),
     ZooEntry(
         "retinanet-resnext50", "models.retinanet:build", "retinanet", {"image_size": 800}, "adam",
         "openimages", 16,
@@ -159,6 +173,24 @@ _SEGMENTERS = (
         "channels": 1}, "rmsprop",
         "dagm2007", 16,
         config={"filters": (32, 32, 64, 128, 256)},
+    ),
+    *(
+        ZooEntry(
+            name, f"models.unet_variants:build_{kind}", "unet", {"image_size": side}, "adam", "", batch,
+            config={"classes": classes, "filters": filters, **more}, symbols=(BATCH, IMAGE), parameters=count,
+            parameters_source=source,
+        )
+        for name, kind, side, batch, classes, filters, more, count, source in (
+            ("unet-2d", "padded", 512, 8, 2, (64, 128, 256, 512, 1024), {}, 31_037_698,
+             "milesial/Pytorch-UNet with 3 channels and 2 classes, as projects that train it state"),
+            ("attention-unet", "attention", 512, 8, 1, (64, 128, 256, 512, 1024), {}, 34_878_573,
+             "LeeJunHyun/Image_Segmentation AttU_Net, as projects that train it state"),
+            ("resunet", "residual", 224, 8, 1, (64, 128, 256, 512), {}, 0, ""),
+            ("unet-resnet34", "encoder", 512, 16, 1, (256, 128, 64, 32, 16), {"depth": 34}, 24_436_369,
+             "segmentation_models_pytorch 0.6.0, Unet with resnet34"),
+            ("unet-resnet50", "encoder", 512, 16, 1, (256, 128, 64, 32, 16), {"depth": 50}, 32_521_105,
+             "segmentation_models_pytorch 0.6.0, Unet with resnet50"),
+        )
     ),
     ZooEntry(
         "vnet", "models.vnet:build", "unet", {"volume": 32, "channels": 1}, "rmsprop", "msd-hippocampus", 32,
@@ -260,14 +292,4 @@ _BACKBONES = (
     ),
 )  # fmt: skip
 
-_GRAPHS = (
-    ZooEntry(
-        "graphsage", "models.graphsage:build", "graphsage", {}, "adam", "ogbn-products", 1024,
-        config={"features": 100, "hidden": 256, "classes": 47, "fanout": (15, 10, 5), "dropout": 0.5},
-        parameters=206_895,
-        parameters_source="OGB leaderboard, ogbn-products, NeighborSampling (SAGE), recalled, not re-read",
-        samples_unit="nodes",
-    ),
-)  # fmt: skip
-
-ENTRIES: tuple[ZooEntry, ...] = (*_CNNS, *_DETECTORS, *_SEGMENTERS, *_TORCHVISION, *_BACKBONES, *_GRAPHS)
+ENTRIES: tuple[ZooEntry, ...] = (*_CNNS, *_DETECTORS, *_SEGMENTERS, *_TORCHVISION, *_BACKBONES)
