@@ -37,6 +37,7 @@ from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
 from precision_time.job.layout import Layout
 from precision_time.job.layout_parsing import parse_layout
+from precision_time.job.lora import QUANTIZED, Lora, parse_lora
 from precision_time.job.precision import PRECISIONS, Precision, parse_precision
 from precision_time.job.run import RUN_FIELDS, Run
 from precision_time.job.schedule import PrecisionFrom, parse_schedule
@@ -121,6 +122,14 @@ class Job:
     _: KW_ONLY
     model_config: Mapping[str, Value] = option(
         (), structured("mapping", _mapping), "where it departs from the named model: key=value;..."
+    )
+    lora: Lora | None = option(
+        None,
+        optional(structured("mapping", parse_lora)),
+        "adapters trained beside frozen weights: a rank, or rank=16;targets=q_proj,v_proj;dropout=0.05",
+    )
+    quantized: str | None = option(
+        None, optional(choice(QUANTIZED)), "with lora: format of the frozen weights of linear layers (QLoRA)"
     )
     input: Mapping[str, Value] = option(
         (), structured("mapping", _mapping), "input sizes: image_size=224, seq_len=128, ... as key=value;..."
@@ -223,6 +232,10 @@ class Job:
                 f"recompute_layers {self.recompute_layers} goes with recompute full, not {self.recompute}; "
                 f"set recompute to full or leave recompute_layers out"
             )
+        if self.quantized and self.lora is None:
+            raise JobError(
+                f"quantized {self.quantized} freezes the weights, and no adapter is trained; add lora, for example lora: 16"
+            )
         self._settle_precision()
         if self.nodes is not None and self.gpus % self.nodes:
             raise JobError(
@@ -310,7 +323,7 @@ class Job:
             value = getattr(self, name)
             if name == "precision" and self.schedule:
                 value = [entry.to_dict() for entry in self.schedule]
-            elif name in ("run", "data"):
+            elif name in ("run", "data") or (name == "lora" and value is not None):
                 value = value.to_dict()
             elif isinstance(value, Mapping):
                 value = {key: list(v) if isinstance(v, tuple) else v for key, v in value.items()}
@@ -354,6 +367,8 @@ class Job:
         """One line for people: model, precision, GPUs and every other field that is not its default."""
         parts = [self.model]
         parts += [",".join(f"{k}={v}" for k, v in m.items()) for m in (self.model_config, self.input) if m]
+        if self.lora is not None:
+            parts.append(f"{self.lora}{f' on {self.quantized} weights' if self.quantized else ''}")
         parts.append(" then ".join(entry.precision for entry in self.schedule) or self.precision)
         parts.append(f"{self.gpus} x {self.gpu}")
         parts.append("default batch" if self.batch_size is None else f"batch {self.batch_size}")
