@@ -22,6 +22,10 @@ class JobFields(TypedDict, total=False):
 
     model_config: Mapping[str, Any] | str
     """where it departs from the named model: key=value;..."""
+    lora: Mapping[str, Any] | int | str
+    """adapters trained beside frozen weights: a rank, or rank=16;targets=q_proj,v_proj;dropout=0.05"""
+    quantized: str
+    """with lora: format of the frozen weights of linear layers (QLoRA)"""
     input: Mapping[str, Any] | str
     """input sizes: image_size=224, seq_len=128, ... as key=value;..."""
     precision: str | Sequence[Mapping[str, Any]]

@@ -30,15 +30,19 @@ _OPERANDS = {"aten.mm": 0, "aten.addmm": 1, "pt.grouped_mm": 0}
 """Products of a linear layer, and where its input stands; the weight follows."""
 _ATTENTION = re.compile(r"attention|attn|self_attn|self_attention|mixer")
 _NAMES = {
-    "query": ("q_proj", "q", "wq"), "key": ("k_proj", "k", "wk"), "value": ("v_proj", "v", "wv"),
-    "qkv": ("qkv_proj", "c_attn", "query_key_value", "Wqkv", "wqkv", "linear_qkv", "q_proj+k_proj+v_proj"),
-    "output": ("o_proj", "out_proj", "wo", "linear_proj", "output_proj"),
+    "query": ("q_proj", "wq", "linear_qkv"),
+    "key": ("k_proj", "wk", "linear_qkv"),
+    "value": ("v_proj", "wv", "linear_qkv"),
+    "qkv": ("qkv_proj", "c_attn", "query_key_value", "Wqkv", "wqkv", "linear_qkv"),
+    "output": ("o_proj", "out_proj", "wo", "linear_proj", "output_proj", "c_proj"),
     "gate": ("gate_proj", "w1", "gate_up_proj", "linear_fc1"),
     "up": ("up_proj", "w3", "fc1", "c_fc", "fc_in", "gate_up_proj", "linear_fc1"),
-    "down": ("down_proj", "w2", "fc2", "fc_out", "linear_fc2"),
-    "q_down": ("q_a_proj",), "q_up": ("q_b_proj", "q_proj"), "kv_down": ("kv_a_proj_with_mqa",), "kv_up": ("kv_b_proj",),
+    "down": ("down_proj", "w2", "fc2", "fc_out", "linear_fc2", "c_proj"),
+    "q_down": ("q_a_proj",), "q_up": ("q_b_proj", "q_proj"),
+    "kv_down": ("kv_a_proj_with_mqa",), "kv_up": ("kv_b_proj",),
 }  # fmt: skip
-"""Last part of a layer's name in this zoo -> what peft, Megatron-Bridge or torchtune call it."""
+"""Last part of a layer's name in this zoo -> what peft, Megatron-Bridge or torchtune call it. A name of one layer that
+is several here (linear_qkv, gate_up_proj) gives each its own adapter."""
 
 
 @dataclass(frozen=True, slots=True)

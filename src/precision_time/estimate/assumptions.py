@@ -17,6 +17,7 @@ def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
             _defaults(job, step),
             _lengths(job, step),
             *_layout(job),
+            _adapters(job, step),
             _execution(job),
             *_precision(step, gpu),
             _around(job, gpu),
@@ -57,6 +58,14 @@ def _layout(job: Job) -> tuple[str, ...]:
     if layout.pp > 1:
         notes.append(f"{job.grad_accum} micro-batches a step (grad_accum) in schedule {layout.schedule}")
     return tuple(notes)
+
+
+def _adapters(job: Job, step: TrainingStep) -> str:
+    if job.lora is None:
+        return ""
+    trained = round(step.layers.trainable_share * step.parameters)
+    packed = "; dequantized at the rate of other casts" if job.quantized else ""
+    return f"{job.lora}: {trained:,} of {step.parameters:,} parameters are trained{packed}"
 
 
 def _execution(job: Job) -> str:

@@ -16,6 +16,7 @@ from math import ceil
 from typing import NamedTuple
 
 from precision_time.bounded_cache import STRUCTURES, bounded
+from precision_time.capture.adapters import NF4_BYTES
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
@@ -87,15 +88,16 @@ def in_flight(program: StepProgram) -> list[int]:
 
 
 class _Use(NamedTuple):
-    """One use of a unit: its lifetimes, its parameters on a rank before sharding over data ranks (all, trainable, the
-    largest trainable tensor), whether it is a block, whether it precedes the blocks, and how it recomputes.
+    """One use of a unit: its lifetimes, its weights on a rank before sharding over data ranks (bytes of all as they are
+    gathered, elements of the trainable ones and of the largest of these), whether it is a block, whether it precedes
+    the blocks, and how it recomputes.
 
     `times` equal uses between equal neighbours are one `_Use`: live bytes grow linearly over them, so the peak is not
     among them.
     """
 
     lives: Lifetimes
-    elements: int
+    gathered: float
     trainable: int
     largest: int
     block: bool
@@ -268,6 +270,7 @@ class _Costs:
         if zero >= 3 and masters and self.fsdp:
             # FSDP's MixedPrecision: the shard that is kept is the fp32 master itself.
             weights = self.weight * self._shared(frozen, 0, True)
+        weights -= (self.weight - NF4_BYTES) * self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
         rows: dict[str, float] = {
             WEIGHTS: weights,
             STATES: rule(self.step.optimizer).state_bytes(self.state) * trained,
@@ -309,7 +312,7 @@ class _Costs:
         copied = self.masters and self.gradient < 4 and not self.fsdp
         copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or how != "fused")
         trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
-        largest = max((self.largest[i] for c in stage.chunks for i, _, _ in c.units), default=0)
+        largest = max((self.largest_trained[i] for c in stage.chunks for i, _, _ in c.units), default=0)
         over = self.program.layout.shard_ranks if self.zero else 1
         return (4 if copied else 0) * trained + update_bytes(
             self.step.optimizer, how, trained, largest / over, self.state
@@ -332,7 +335,9 @@ class _Costs:
         unit = self.program.units[index]
         return _Use(
             lives=self.lives[index],
-            elements=unit.dense_elements + unit.expert_elements,
+            gathered=self.program.gathered_bytes(
+                unit.dense_elements + unit.expert_elements, unit.packed_dense + unit.packed_expert
+            ),
             trainable=unit.dense_trainable + unit.expert_trainable,
             largest=self.largest_trained[index],
             block=unit.name not in (BEFORE, AFTER),
@@ -444,12 +449,11 @@ class _Costs:
         before = uses[place - towards] if 0 <= place - towards < len(uses) else None
         total = 0.0
         if self.zero >= 3:
-            blocks = sum(u.elements for u in (use, ahead) if u is not None and u.block)
+            blocks = sum(u.gathered for u in (use, ahead) if u is not None and u.block)
             # ZeRO 3 and Megatron's FSDP take them module by module.
             outside = [u for u in uses if not u.block]
-            all_outside = sum(u.times * u.elements for u in outside)
-            rest = all_outside if self.fsdp else max((u.elements for u in outside), default=0)
-            total += self.program.weight_bytes * (blocks + rest)
+            all_outside = sum(u.times * u.gathered for u in outside)
+            total += blocks + (all_outside if self.fsdp else max((u.gathered for u in outside), default=0))
         if towards < 0 and before is not None and before.block:
             total += self.program.gradient_bytes * before.trainable
         return total

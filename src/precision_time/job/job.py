@@ -123,7 +123,7 @@ class Job:
     model_config: Mapping[str, Value] = option(
         (), structured("mapping", _mapping), "where it departs from the named model: key=value;..."
     )
-    lora: Lora | None = option(
+    lora: Lora | None = option(  # noqa: RUF009
         None,
         optional(structured("mapping", parse_lora)),
         "adapters trained beside frozen weights: a rank, or rank=16;targets=q_proj,v_proj;dropout=0.05",
@@ -234,9 +234,14 @@ class Job:
             )
         if self.quantized and self.lora is None:
             raise JobError(
-                f"quantized {self.quantized} freezes the weights, and no adapter is trained; add lora, for example lora: 16"
+                f"quantized {self.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
             )
         self._settle_precision()
+        if self.quantized and self.precision_spec.fp8_scaling:
+            raise JobError(
+                f"quantized {self.quantized} gives products in the dtype of activations, and precision is "
+                f"{self.precision}; set precision to bf16-master, or leave quantized out"
+            )
         if self.nodes is not None and self.gpus % self.nodes:
             raise JobError(
                 f"gpus {self.gpus} cannot be shared out evenly over nodes {self.nodes}; "

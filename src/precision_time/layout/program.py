@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from precision_time.capture.adapters import NF4_BYTES
 from precision_time.job.layout import Layout
 from precision_time.layout.segment import OpSignatures, Segment
 
@@ -40,6 +41,7 @@ class UnitProgram:
     weight_elements  parameters held if nothing is sharded over data-parallel ranks; `expert_elements` of them belong to
                      experts and are replicated over fewer ranks
     trainable        of the dense and the expert ones, those with gradients
+    packed           of the dense and the expert ones, those stored in 4 bits
     """
 
     name: str
@@ -55,6 +57,8 @@ class UnitProgram:
     expert_trainable: int
     attention: tuple[int, ...] = ()
     """Operators of attention among the forward calls, as indices into the program's `kinds`."""
+    packed_dense: int = 0
+    packed_expert: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ class Stage:
     expert_trainable: int
     dense_elements: int
     expert_elements: int
+    packed_dense: int = 0
+    packed_expert: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +141,10 @@ class StepProgram:
     length_spread: float = 0.0
     unit_kinds: OpSignatures | None = None
     """The first of `kinds`, to which all units refer; None: all of them."""
+
+    def gathered_bytes(self, elements: int, packed: int) -> float:
+        """Bytes on the wire of weights, `packed` of which are stored and sent in 4 bits."""
+        return self.weight_bytes * elements - (self.weight_bytes - NF4_BYTES) * packed
 
     @property
     def reductions(self) -> int:

@@ -283,6 +283,8 @@ def _stage(
         expert_trainable=sum(units[i].expert_trainable * n for i, n in held),
         dense_elements=sum(units[i].dense_elements * n for i, n in held) + copied,
         expert_elements=sum(units[i].expert_elements * n for i, n in held),
+        packed_dense=sum(units[i].packed_dense * n for i, n in held),
+        packed_expert=sum(units[i].packed_expert * n for i, n in held),
     )
 
 

@@ -158,12 +158,14 @@ _sweep_tail = bounded()(sweep_tail)
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Trainable parameters of a unit: (elements, whether of an expert, how many of this size), and the first of
-    them; elements of all parameters, of experts and others."""
+    them; elements of all parameters, of experts and others, and those of them that are stored in 4 bits."""
 
     sizes: tuple[tuple[int, bool, int], ...]
     first: Parameter | None
     dense: int
     expert: int
+    packed_dense: int = 0
+    packed_expert: int = 0
 
     def trainable(self, expert: bool) -> int:
         """Elements of the trainable parameters, of experts or of the others."""
@@ -177,12 +179,13 @@ def sizes_of(unit: Unit) -> Sizes:
 
 def _sizes_among(parameters: Sequence[Parameter]) -> Sizes:
     counts: dict[tuple[int, bool], int] = {}
-    held = [0, 0]
+    held, packed = [0, 0], [0, 0]
     first = None
     for p in parameters:
         numel, expert = p.numel, EXPERTS in f".{p.name}."
         held[expert] += numel
+        packed[expert] += numel if p.packed else 0
         if p.trainable and p.ready >= 0:
             first = first or p
             counts[numel, expert] = counts.get((numel, expert), 0) + 1
-    return Sizes(tuple([(*key, times) for key, times in counts.items()]), first, *held)
+    return Sizes(tuple([(*key, times) for key, times in counts.items()]), first, *held, *packed)

@@ -81,6 +81,8 @@ def _plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, 
         dense_trainable=sizes.trainable(expert=False),
         expert_trainable=sizes.trainable(expert=True),
         attention=_attention_kinds(graph, unit),
+        packed_dense=sizes.packed_dense,
+        packed_expert=sizes.packed_expert,
     )
 
 

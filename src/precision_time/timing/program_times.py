@@ -230,14 +230,20 @@ def _data_times(
     def seconds(group: str, collective: str, elements: list[int], width: float) -> tuple[float, ...]:
         return joined.seconds_of_each(group, collective, tuple([count * width for count in elements]))
 
-    for group, elements, trained in (
-        (DATA, [p.dense_elements for p in parts], [p.dense_trainable for p in parts]),
-        (EXPERT_DATA, [p.expert_elements for p in parts], [p.expert_trainable for p in parts]),
+    whole, bytes_of = zero >= 3, program.gathered_bytes
+    for group, gathered, trained in (
+        (DATA, [bytes_of(p.dense_elements, p.packed_dense) for p in parts], [p.dense_trainable for p in parts]),
+        (
+            EXPERT_DATA,
+            [bytes_of(p.expert_elements, p.packed_expert) for p in parts],
+            [p.expert_trainable for p in parts],
+        ),
     ):
+        sizes = gathered if whole else [count * program.weight_bytes for count in trained]
         if zero == 0:
             reduce = _added(reduce, seconds(group, "all_reduce", trained, program.gradient_bytes))
             continue
-        gather = _added(gather, seconds(group, "all_gather", elements if zero >= 3 else trained, program.weight_bytes))
+        gather = _added(gather, joined.seconds_of_each(group, "all_gather", tuple(sizes)))
         reduce = _added(reduce, seconds(group, "reduce_scatter", trained, program.gradient_bytes))
         if group == DATA:  # hybrid sharding: the shards of all replicas are summed
             shards = [count * program.gradient_bytes / program.groups[DATA][0] for count in trained]
