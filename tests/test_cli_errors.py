@@ -18,7 +18,8 @@ from precision_time.job import Job
 from precision_time.zoo.catalog import ENTRIES
 
 JOB_FLAGS = [
-    "--model", "--model-config", "--lora", "--quantized", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
+    "--model", "--model-config", "--lora", "--quantized",
+    "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
     "--execution", "--framework", "--torch",
