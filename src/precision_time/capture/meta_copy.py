@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,11 +55,13 @@ def meta_module(module: torch.nn.Module) -> torch.nn.Module:
         copier.add(each)
     for each in wrappers:
         copier.modules[id(each)] = copier.modules[id(inner_of(each))]
+    weights = [weight for each in wrappers for weight in flat_weights(each)]
+    views = {(id(weight.module), weight.name) for weight in weights}
     for each in plain:
-        copier.fill(each)
+        copier.fill(each, {name for owner, name in views if owner == id(each)})
     for each in wrappers:
         copier.modules[id(each)]._parameters.pop(FLAT_PARAMETER, None)
-    copier.restore([weight for each in wrappers for weight in flat_weights(each)])
+    copier.restore(weights)
     copied: torch.nn.Module = copier.modules[id(module)]
     return copied
 
@@ -122,9 +124,9 @@ class _Copier:
             kind = kind.__mro__[2]  # FSDP<Class>, FSDPModule, Class
         self.modules[id(module)] = kind.__new__(kind)
 
-    def fill(self, module: torch.nn.Module) -> None:
-        """Everything that the copy of a module holds."""
-        held = _state(module)
+    def fill(self, module: torch.nn.Module, views: Collection[str] = ()) -> None:
+        """Everything that the copy of a module holds but `views`, attributes that are views of a flat tensor."""
+        held = {name: value for name, value in _state(module).items() if name not in views}
         for name in _REPLACED & held.keys():  # accelerate replaces `forward` by one with autocast or with hooks
             held.pop("forward", None)
             held.pop(name)
@@ -144,7 +146,6 @@ class _Copier:
             whole[id(module), name] = parameter if tied is None else whole.get(tied)
             copied = self.modules.get(id(module))
             if copied is not None:
-                copied.__dict__.pop(name, None)  # a view of the flat tensor
                 copied._parameters[name] = whole[id(module), name]
 
     def value(self, value: Any) -> Any:
