@@ -151,8 +151,9 @@ def test_megatron_s_defaults_and_overlaps() -> None:
     assert fields_of("--attention-backend unfused")["attention"] == "math"
     assert fields_of("--tokenizer-type NullTokenizer")["model_config"]["vocab"] == 128512, "one more, padded"
     assert fields_of("--optimizer sgd")["optimizer"] == "sgd"
-    with pytest.raises(JobError, match=r"optimizer 'muon' has no model here.; give --optimizer"):
-        fields_of("--optimizer muon")
+    assert fields_of("--optimizer dist_muon")["optimizer"] == "muon"
+    with pytest.raises(JobError, match=r"optimizer 'sophia' has no model here.; give --optimizer"):
+        fields_of("--optimizer sophia")
     assert (
         from_megatron("--num-layers 4 --micro-batch-size 2").not_taken["the model"].startswith("its shape lacks hidden")
     )

@@ -242,7 +242,7 @@ def test_axolotl_settings() -> None:
         ({"fp16": True}, "fp16 true with weights in fp16 under DDP is not certain"),
         ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
-        ({"optimizer": "muon"}, "optimizer 'muon' has no model here"),
+        ({"optimizer": "sophia"}, "optimizer 'sophia' has no model here"),
         ({"rl": "grpo"}, "rl 'grpo' trains with samples that a model makes"),
         ({"adapter": "ia3"}, "adapter ia3 has no model here"),
         ({"save_steps": "x"}, "save_steps is 'x'; give a whole number"),

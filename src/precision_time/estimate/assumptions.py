@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
@@ -18,6 +19,7 @@ def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
             _lengths(job, step),
             *_layout(job),
             _adapters(job, step),
+            _matrices(job, step),
             _execution(job),
             *_precision(step, gpu),
             _around(job, gpu),
@@ -66,6 +68,15 @@ def _adapters(job: Job, step: TrainingStep) -> str:
     trained = round(step.layers.trainable_share * step.parameters)
     packed = "; dequantized at the rate of other casts" if job.quantized else ""
     return f"{job.lora}: {trained:,} of {step.parameters:,} parameters are trained{packed}"
+
+
+def _matrices(job: Job, step: TrainingStep) -> str:
+    if rule(step.optimizer).matrix is None:
+        return ""
+    shared = job.layout_spec.zero >= 1 and job.layout_spec.data_ranks > 1
+    note = f"{step.optimizer}: matrices of blocks alone, AdamW for all other weights"
+    whole = f"{step.optimizer}: each rank updates whole matrices, whose exchange between ranks takes no time here"
+    return f"{note}; {whole}" if shared else note
 
 
 def _execution(job: Job) -> str:

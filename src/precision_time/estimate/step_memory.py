@@ -40,6 +40,7 @@ from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.layout.local_bytes import local_bytes
 from precision_time.layout.program import CONTEXT, TENSOR, Chunk, Stage, StepProgram
 from precision_time.layout.step_program import EXPERT_DATA, Options, shared_weights
+from precision_time.layout.sweeps import kept_states, matrices_of
 from precision_time.layout.unit_program import core_attention
 from precision_time.timeline.pipeline import held_in_flight
 
@@ -191,6 +192,11 @@ def _played(asked: _Asked) -> tuple[Alone, ...]:
     return asked.costs.chunks_alone(asked.stage, asked.first, asked.last)
 
 
+def _held(stage: Stage) -> list[tuple[int, int]]:
+    """Units of a stage and how many times it holds each."""
+    return [(index, times) for chunk in stage.chunks for index, times, _ in chunk.units]
+
+
 class _Costs:
     """Memory of a program's stages: bytes per element, and values that all stages share."""
 
@@ -273,7 +279,7 @@ class _Costs:
         weights -= (self.weight - NF4_BYTES) * self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
         rows: dict[str, float] = {
             WEIGHTS: weights,
-            STATES: rule(self.step.optimizer).state_bytes(self.state) * trained,
+            STATES: self._states(stage, trained),
             MASTERS: 4 * trained if masters else 0.0,
             BUFFERS: self._buckets(stage),
         }
@@ -281,6 +287,19 @@ class _Costs:
             # Transformer Engine keeps an fp8 copy of every matrix and its transpose beside the half weights.
             rows[COPIES] = 2.0 * (stage.dense_elements + stage.expert_elements)
         return rows
+
+    def _states(self, stage: Stage, trained: float) -> float:
+        """Bytes of the optimizer's states. `trained`: elements of this rank's share."""
+        kept = kept_states(self.step, _held(stage), *self._sharing)
+        return rule(self.step.optimizer).state_bytes(self.state) * trained if kept is None else kept
+
+    @property
+    def _sharing(self) -> tuple[int, int]:
+        """Ranks that share the states, of dense weights and of experts."""
+        layout = self.program.layout
+        if not self.zero:
+            return 1, 1
+        return layout.shard_ranks, max(1, min(layout.expert_ranks, layout.shard_ranks))
 
     def _buckets(self, stage: Stage) -> float:
         """Bytes of the buffers that gradients are copied into before they are reduced."""
@@ -309,13 +328,20 @@ class _Costs:
     def _update(self, stage: Stage) -> float:
         """Bytes of temporaries of the update, and of fp32 copies of half-precision gradients."""
         how = self.step.implementation or ("fused" if self.masters else "foreach")
+        of_matrix = rule(self.step.optimizer).matrix
+        how = "foreach" if of_matrix is not None and how == "fused" else how
         copied = self.masters and self.gradient < 4 and not self.fsdp
         copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or how != "fused")
         trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
         largest = max((self.largest_trained[i] for c in stage.chunks for i, _, _ in c.units), default=0)
         over = self.program.layout.shard_ranks if self.zero else 1
-        return (4 if copied else 0) * trained + update_bytes(
-            self.step.optimizer, how, trained, largest / over, self.state
+        one = 0
+        if of_matrix is not None:
+            matrices = matrices_of(self.step.layers.units, _held(stage), *self._sharing)
+            trained -= sum(matrix.elements for matrix in matrices)
+            one = max((of_matrix.temporary_bytes(matrix) for matrix in matrices), default=0)
+        return (4 if copied else 0) * trained + max(
+            one, update_bytes(self.step.optimizer, how, max(trained, 0.0), largest / over, self.state)
         )
 
     # --- temporary bytes

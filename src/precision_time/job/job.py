@@ -47,7 +47,8 @@ DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"
 
 OPTIMIZERS = (
-    "sgd", "adam", "adamw", "adamw-8bit", "adafactor", "lion", "lamb", "lars", "novograd", "rmsprop", "adagrad", "none",
+    "sgd", "adam", "adamw", "adamw-8bit", "adafactor", "lion", "muon", "soap", "shampoo", "lamb", "lars", "novograd",
+    "rmsprop", "adagrad", "none",
 )  # fmt: skip
 OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
 LOSS_SCALES = ("dynamic", "static")

@@ -26,7 +26,7 @@ WEAK_KEYS = ("gradient_accumulation_steps", "gradient_clipping", "communication_
 
 OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "lamb": "lamb", "fusedlamb": "lamb", "sgd": "sgd",
-    "adagrad": "adagrad", "lion": "lion", "fusedlion": "lion",
+    "adagrad": "adagrad", "lion": "lion", "fusedlion": "lion", "muon": "muon",
 }  # fmt: skip
 """DeepSpeed's Adam decays weights as AdamW by default (`adam_w_mode`)."""
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "bfp16": "bfloat16", "fp32": "float32"}

@@ -39,6 +39,7 @@ _OPTIMIZERS: dict[str, tuple[str, str | None]] = {
     "rmsprop": ("rmsprop", "foreach"), "adafactor": ("adafactor", None), "adamw_32bit": ("adamw", None),
     "adamw_bnb_8bit": ("adamw-8bit", None), "adamw_8bit": ("adamw-8bit", None), "adamw": ("adamw", None),
     "adamw_torch_8bit": ("adamw-8bit", None), "lion": ("lion", None), "lion_32bit": ("lion", None),
+    "muon": ("muon", None),
 }  # fmt: skip
 """optim -> optimizer and its kernels; None: as usual."""
 _NEAR = {"adamw_torch_4bit": "adamw-8bit", "lion_8bit": "lion", "adamw_anyprecision": "adamw", "rmsprop_bnb": "rmsprop"}

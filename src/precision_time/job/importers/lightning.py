@@ -25,7 +25,7 @@ _SHARDING: dict[str, dict[str, Any]] = {
     "hybrid_shard": {"hybrid_shard": True}, "_hybrid_shard_zero2": {"hybrid_shard_zero2": True},
 }  # fmt: skip
 _OPTIMIZERS = {
-    **{name: name for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")},
+    **{name: name for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion", "muon")},
     "adamw8bit": "adamw-8bit",
 }
 """Class of an optimizer in small letters -> its name here."""

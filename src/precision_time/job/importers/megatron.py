@@ -17,7 +17,7 @@ from precision_time.reading import plain_mapping
 
 KIND = "Megatron arguments"
 
-_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
+_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
 """Megatron's Adam decays weights as AdamW."""
 _CP_COMMS = {"p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather", "a2a": "all-to-all"}
 _FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "fp8-block"}
