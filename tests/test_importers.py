@@ -118,6 +118,8 @@ def test_megatron_s_recomputation() -> None:
     assert (chunks["layout"]["vpp"], chunks["recompute_layers"]) == (2, 6)
     uniform = fields_of("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     assert (uniform["recompute"], "recompute_layers" in uniform) == ("full", False)
+    groups = fields_of("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4")
+    assert (groups["recompute_method"], groups["recompute_layers"]) == ("uniform", 4)
     assert fields_of("--recompute-activations")["recompute"] == "selective"
     assert fields_of("--recompute-granularity selective --recompute-modules core_attn")["recompute"] == "selective"
 
@@ -305,11 +307,13 @@ def test_torchtitan_settings() -> None:
                  quantize=rowwise).precision == "fp8-rowwise"  # fmt: skip
     assert titan(quantize=rowwise).precision == "bf16-master", "without the converter the table does nothing"
     for given_ac, recompute in (
-        ({"mode": "none"}, "none"), ({"mode": "selective", "selective_ac_option": "op"}, "selective"),
-        ({"mode": "selective", "selective_ac_option": "1"}, "full"),
-        ({"mode": "selective", "selective_ac_option": "2"}, "none"),
+        ({"mode": "none"}, ("none", None, None)),
+        ({"mode": "selective", "selective_ac_option": "op"}, ("selective", None, None)),
+        ({"mode": "selective", "selective_ac_option": "1"}, ("full", None, None)),
+        ({"mode": "selective", "selective_ac_option": "3"}, ("full", "every", 3)),
     ):  # fmt: skip
-        assert titan(activation_checkpoint=given_ac).recompute == recompute
+        found = titan(activation_checkpoint=given_ac)
+        assert (found.recompute, found.recompute_method, found.recompute_layers) == recompute
     llama = {"name": "llama3", "flavor": "8B"}
     for tables, message in (
         ({"activation_checkpoint": {"mode": "memory_budget"}}, "recompute .activation_checkpoint.mode 'memory_budget'"),

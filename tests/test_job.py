@@ -192,7 +192,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "adamm"}, "nearest: adam"),
     ({"optimizer_impl": "fussed"}, "nearest: fused"),
     ({"execution": "cuda-graph"}, "nearest: cuda_graphs"),
-    ({"recompute": "some"}, "set recompute to one of none, selective, full"),
+    ({"recompute": "some"}, "set recompute to one of none, selective, selective-ops, full"),
     ({"recompute_layers": 4}, "recompute_layers 4 goes with recompute full, not none"),
     ({"recompute": "full", "recompute_layers": 0}, "recompute_layers must be a whole number"),
     ({"memory_format": "nhcw"}, "nearest: n"),

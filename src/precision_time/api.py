@@ -63,9 +63,11 @@ class JobFields(TypedDict, total=False):
     attention: str
     """attention kernel"""
     recompute: str
-    """activations recomputed in the backward pass; selective: those inside attention"""
+    """activations recomputed in the backward pass; selective: inside attention; selective-ops: all but products"""
     recompute_layers: int | None
     """with recompute full: only so many layers of each pipeline stage (default: all)"""
+    recompute_method: str
+    """with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)"""
     execution: str
     """how the step is run"""
     framework: str

@@ -91,6 +91,7 @@ def describe_job(
         job.gpu,
         arithmetic if arithmetic == "fp32" else step.precision.name,
         job.memory_format,
+        *(() if job.recompute_method is None else (job.recompute_method,)),
         *(() if job.lora is None else (job.lora, job.quantized)),
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )

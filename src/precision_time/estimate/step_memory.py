@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.adapters import NF4_BYTES
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, Skeleton
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
 from precision_time.capture.optimizer import rule
@@ -41,7 +44,7 @@ from precision_time.layout.local_bytes import local_bytes
 from precision_time.layout.program import CONTEXT, TENSOR, Chunk, Stage, StepProgram
 from precision_time.layout.step_program import EXPERT_DATA, Options, shared_weights
 from precision_time.layout.sweeps import kept_states, matrices_of
-from precision_time.layout.unit_program import core_attention
+from precision_time.layout.unit_program import core_attention, saved_products
 from precision_time.timeline.pipeline import held_in_flight
 
 NCCL_BYTES = 128 << 20
@@ -91,7 +94,8 @@ def in_flight(program: StepProgram) -> list[int]:
 class _Use(NamedTuple):
     """One use of a unit: its lifetimes, its weights on a rank before sharding over data ranks (bytes of all as they are
     gathered, elements of the trainable ones and of the largest of these), whether it is a block, whether it precedes
-    the blocks, and how it recomputes.
+    the blocks, how it recomputes ("ops": by torchtitan's policy, which keeps `saved` bytes of results), and how many
+    equal units in a row are computed again together from the input of the first.
 
     `times` equal uses between equal neighbours are one `_Use`: live bytes grow linearly over them, so the peak is not
     among them.
@@ -104,36 +108,48 @@ class _Use(NamedTuple):
     block: bool
     first: bool
     recompute: str
+    saved: int = 0
+    group: int = 1
     times: int = 1
+
+    @property
+    def reruns(self) -> bool:
+        """Whether its forward pass starts again from its input."""
+        return self.recompute in ("full", "ops")
 
     @property
     def keeps(self) -> int:
         """Bytes kept for the backward pass."""
-        if self.recompute == "full":
-            return self.lives.output
+        if self.reruns:
+            return self.lives.output + self.saved
         return self.lives.kept - (self.lives.core if self.recompute == "selective" else 0)
 
     @property
     def forward(self) -> int:
-        return self.lives.blind if self.recompute == "full" else self.lives.forward
+        if not self.reruns:
+            return self.lives.forward
+        return self.lives.blind + self.saved + (self.lives.output if self.group > 1 else 0)
 
     def backward(self, graded: bool) -> tuple[int, int]:
         """The most alive in its turn backward, in place of what it kept, and which of it are gradients of its weights.
 
         A unit that runs again has at the end all that it keeps without recomputation, beside the gradient that came in.
+        Of a group, all units have that before the last one's turn.
         """
         most, gradients = (self.lives.graded, self.lives.gradients) if graded else (self.lives.backward, 0)
-        again = self.lives.forward + self.lives.output if self.recompute == "full" else 0
-        return (most, gradients) if most >= again else (again, 0)
+        again = self.lives.forward + self.lives.output if self.reruns else 0
+        before = (self.group - 1) * self.lives.kept
+        return (before + most, gradients) if most >= again else (before + again, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
     """Properties of a step's units that do not depend on other degrees of the layout: by unit lifetimes and elements of
     the largest tensor (of all, of the trainable); bytes of an element of weights and of gradients; elements of tied
-    weights; bytes sent from a stage to the next; bytes of the samples."""
+    weights; bytes sent from a stage to the next; bytes of the samples; by unit bytes of saved results (`_Use`)."""
 
     lives: tuple[Lifetimes, ...]
+    saved: tuple[int, ...]
     largest: tuple[int, ...]
     largest_trained: tuple[int, ...]
     weight_bytes: int
@@ -152,6 +168,7 @@ def _parts(step: TrainingStep, framework: str, softmax_inputs: bool) -> _Parts:
     inputs = graph.skeleton.spans.category == Category.INPUTS
     return _Parts(
         lives=lives,
+        saved=tuple(_saved_bytes(graph.skeleton, unit, sizes) for unit in units),
         largest=largest,
         largest_trained=largest_trained,
         weight_bytes=weight,
@@ -160,6 +177,12 @@ def _parts(step: TrainingStep, framework: str, softmax_inputs: bool) -> _Parts:
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
         inputs=int(graph.storage_bytes[inputs].sum()),
     )
+
+
+def _saved_bytes(graph: Skeleton, unit: Unit, sizes: NDArray[Any]) -> int:
+    """Bytes of the results that torchtitan's policy keeps of a unit's forward calls."""
+    inside = np.isin(graph.calls.writer, list(saved_products(graph, unit.forward)))
+    return int(sizes[graph.calls.writes[inside]].sum())
 
 
 @bounded(budget=STRUCTURES)
@@ -251,6 +274,8 @@ class _Costs:
             first,
             last,
             self.options.recompute,
+            self.options.recompute_layers,
+            self.options.recompute_method,
             self.options.framework,
             self.appears,
             self.gradient,
@@ -350,12 +375,30 @@ class _Costs:
         """The uses of a chunk's units in order; of more than four equal ones, the middle ones are one `_Use`."""
         uses: list[_Use] = []
         for index, repeat, again in chunk.units:
-            for recompute, count in ((self.options.recompute, again), ("none", repeat - again)):
+            for recompute, count, group in self._modes(repeat, again):
                 if count > 0:
-                    use = self._use(index, recompute)
+                    use = self._use(index, recompute)._replace(group=group)
                     rest = [use._replace(times=count - 4)] if count > 4 else []
                     uses += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
         return uses
+
+    def _modes(self, repeat: int, again: int) -> list[tuple[str, int, int]]:
+        """Of `repeat` equal units in a row, of which `again` recompute: mode, number of uses and units of each."""
+        options = self.options
+        mode = "ops" if options.saves_products else options.recompute
+        each = options.recompute_layers or 1
+        if options.recompute_method == "uniform" and again:
+            return [
+                (mode, again // each, each),
+                (mode, min(again % each, 1), again % each),
+                ("none", repeat - again, 1),
+            ]
+        if options.recompute_method == "every" and again:  # in the middle, which has no peak, one kind after the other
+            period = [("none", each - 1, 1), (mode, 1, 1)]
+            middle = [("none", (again - 4) * (each - 1), 1), (mode, again - 4, 1)]
+            rows = period * again if again <= 4 else [*period * 2, *middle, *period * 2]
+            return [*rows, ("none", repeat - again * each, 1)]
+        return [(mode, again, 1), ("none", repeat - again, 1)]
 
     def _use(self, index: int, recompute: str) -> _Use:
         unit = self.program.units[index]
@@ -369,7 +412,14 @@ class _Costs:
             block=unit.name not in (BEFORE, AFTER),
             first=unit.name == BEFORE,
             recompute=recompute,
+            saved=self._saved(index) if recompute == "ops" else 0,
         )
+
+    def _saved(self, index: int) -> int:
+        """Bytes of the results that torchtitan's policy keeps, also of the reduce-scatters of each half of a block."""
+        layout = self.program.layout
+        reduced = 2 * self.lives[index].output if layout.sp and layout.tp > 1 else 0
+        return self.parts.saved[index] + reduced
 
     def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """By chunk: bytes that one micro-batch keeps, and its fullest moment without other micro-batches."""
@@ -402,13 +452,13 @@ class _Costs:
                         BUFFERS: self.received + self._gathered(uses, place, 1),
                     }
                 )
-            level += use.times * (use.keeps - (use.lives.copies if use.recompute != "full" else 0))
-            copies += use.times * use.lives.copies
-        copies -= sum(use.times * use.lives.copies for use in uses if use.recompute == "full")
+            level += use.times * (use.keeps - (0 if use.reruns else use.lives.copies))
+            copies += use.times * use.group * use.lives.copies
+        copies -= sum(use.times * use.group * use.lives.copies for use in uses if use.reruns)
         done = 0.0
         for place in range(len(uses) - 1, -1, -1):
             use = uses[place]
-            own = use.lives.copies if use.recompute != "full" else 0
+            own = 0 if use.reruns else use.lives.copies
             level -= use.times * (use.keeps - own)
             copies -= use.times * own
             if use.times == 1:
@@ -424,7 +474,7 @@ class _Costs:
                         BUFFERS: self.received + self._gathered(uses, place, -1),
                     }
                 )
-            done += use.times * self._done(use)
+            done += use.times * use.group * self._done(use)
         if self.fsdp:
             rest = sum(use.times * use.trainable for use in uses if not use.block)
             reduced = next((use.trainable for use in uses if use.block), 0)

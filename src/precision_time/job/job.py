@@ -54,7 +54,8 @@ OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
 LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "flash2", "triton", "math")
-RECOMPUTES = ("none", "selective", "full")
+RECOMPUTES = ("none", "selective", "selective-ops", "full")
+RECOMPUTE_METHODS = ("block", "uniform", "every")
 FRAMEWORKS = (
     "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan",
     "internevo", "mxnet",
@@ -64,7 +65,8 @@ EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-_RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective"}
+_RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective",
+                      "op": "selective-ops"}  # fmt: skip
 _FORMAT_ALIASES = {"channels_last": "nhwc", "channels_last_3d": "nhwc", "contiguous": "nchw"}
 
 
@@ -177,12 +179,17 @@ class Job:
     recompute: str = option(
         "none",
         choice(RECOMPUTES, _RECOMPUTE_ALIASES),
-        "activations recomputed in the backward pass; selective: those inside attention",
+        "activations recomputed in the backward pass; selective: inside attention; selective-ops: all but products",
     )
     recompute_layers: int | None = option(
         None,
         optional(whole(1, 10**4, "layers")),
         "with recompute full: only so many layers of each pipeline stage (default: all)",
+    )
+    recompute_method: str | None = option(
+        None,
+        optional(choice(RECOMPUTE_METHODS)),
+        "with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)",
     )
     execution: str = option("eager", choice(EXECUTIONS), "how the step is run")
     framework: str = option(
@@ -232,6 +239,10 @@ class Job:
             raise JobError(
                 f"recompute_layers {self.recompute_layers} goes with recompute full, not {self.recompute}; "
                 f"set recompute to full or leave recompute_layers out"
+            )
+        if self.recompute_method is not None and self.recompute_layers is None:
+            raise JobError(
+                f"recompute_method {self.recompute_method} needs a number of layers; set recompute_layers, such as 1"
             )
         if self.quantized and self.lora is None:
             raise JobError(
@@ -383,7 +394,11 @@ class Job:
         if self.layout != "dp":
             parts.append(self.layout)
         if self.recompute != "none":
-            layers = "" if self.recompute_layers is None else f" of {self.recompute_layers} layers a stage"
+            layers = (
+                ""
+                if self.recompute_layers is None
+                else _RECOMPUTED[self.recompute_method].format(self.recompute_layers)
+            )
             parts.append(f"recompute {self.recompute}{layers}")
         if self.data:
             parts.append(f"data from {self.data.storage or 'a given storage'}")
@@ -396,5 +411,8 @@ class Job:
         return " · ".join(parts)
 
 
+_RECOMPUTED = dict.fromkeys((None, "block"), " of {} layers a stage") | {
+    "uniform": " in groups of {} layers", "every": " of every layer whose number {} divides",
+}  # fmt: skip
 JOB_FIELDS = tuple(item.name for item in dataclasses.fields(Job) if item.name != "code")
 _DEFAULTS = {item.name: item.default for item in dataclasses.fields(Job)}

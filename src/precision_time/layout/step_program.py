@@ -59,6 +59,7 @@ class Options:
     micro_batches: int
     recompute: str = "none"
     recompute_layers: int | None = None
+    recompute_method: str | None = None
     communication_dtype: str | None = None
     framework: str = "pytorch"
     loss_scale: str = "dynamic"
@@ -72,7 +73,13 @@ class Options:
         """What of a block runs again in the backward pass, as `unit_program` names it."""
         if self.recompute == "full" and self.stops_recomputing:
             return UNTIL_SAVED
-        return SECOND_PRODUCTS if self.recompute == "selective" and self.framework == "torchtitan" else self.recompute
+        return SECOND_PRODUCTS if self.saves_products else self.recompute
+
+    @property
+    def saves_products(self) -> bool:
+        """Whether torchtitan's policy decides what is kept: by name, or because its step is selective."""
+        by_framework = self.recompute == "selective" and self.framework == "torchtitan"
+        return by_framework or self.recompute == "selective-ops"
 
     @classmethod
     def of(cls, job: Job) -> Options:
@@ -81,6 +88,7 @@ class Options:
             job.grad_accum,
             job.recompute,
             job.recompute_layers,
+            job.recompute_method,
             job.communication_dtype,
             job.framework,
             job.loss_scale,
@@ -151,6 +159,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         expert_over,
         options.recompute,
         options.recompute_layers,
+        options.recompute_method,
         adds,
         sums=over if copied else 1,
         loss_scale=options.loss_scale,
@@ -219,11 +228,13 @@ def _stages(step: Updates, order: tuple[int, ...], units: _Units, cut: Cut) -> t
     by_parts: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
     every = _parts(step.units, order, cut.pp, cut.vpp)
-    swept = replace(cut, pp=1, vpp=1, recompute="none", recompute_layers=None)  # not what sweeps depend on
+    swept = replace(
+        cut, pp=1, vpp=1, recompute="none", recompute_layers=None, recompute_method=None
+    )  # not what sweeps depend on
     tied = shared_weights(step.skeleton, step.units) if cut.pp > 1 else ()
     for parts in every:
         if parts not in by_parts:
-            split = chunks_of(units.programs, parts, cut.recompute, cut.recompute_layers)
+            split = chunks_of(units.programs, parts, cut.recompute, cut.recompute_layers, cut.recompute_method)
             by_parts[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
         stages.append(by_parts[parts])
     return tuple(stages), _remembered(tuple(kinds.index)[len(units.more) :])

@@ -33,6 +33,7 @@ class Cut:
     expert_over: int
     recompute: str
     recompute_layers: int | None
+    recompute_method: str | None
     accumulates: bool
     sums: int
     """Ranks that share the accumulated gradients: 1 below ZeRO 2, where every rank keeps all of them."""

@@ -190,9 +190,7 @@ def _pipeline(
         # Megatron counts the layers of each model chunk, the job those of the whole stage.
         fields["recompute_layers"] = number * int(layout.get("vpp", 1))
     elif granularity == "full" and number > 1:
-        reader.not_taken["recompute-num-layers"] = (
-            f"groups of {number} layers keep one input each; time is that of all layers, memory a little less"
-        )
+        fields |= {"recompute_method": "uniform", "recompute_layers": number}
     modules = str(reader.take("recompute-modules", default="core_attn"))
     if granularity == "selective" and modules != "core_attn":
         reader.not_taken[f"recompute-modules {modules}"] = "taken as core_attn"
