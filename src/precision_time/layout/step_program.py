@@ -59,7 +59,6 @@ class Options:
     micro_batches: int
     recompute: str = "none"
     recompute_layers: int | None = None
-    recompute_method: str | None = None
     communication_dtype: str | None = None
     framework: str = "pytorch"
     loss_scale: str = "dynamic"
@@ -67,6 +66,7 @@ class Options:
     softmax_inputs: bool = False
     zeroes_gradients: bool = False
     stops_recomputing: bool = False
+    recompute_method: str | None = None
 
     @property
     def repeated(self) -> str:
@@ -88,7 +88,6 @@ class Options:
             job.grad_accum,
             job.recompute,
             job.recompute_layers,
-            job.recompute_method,
             job.communication_dtype,
             job.framework,
             job.loss_scale,
@@ -96,6 +95,7 @@ class Options:
             job.keeps_softmax_inputs,
             job.zeroes_gradients,
             job.stops_recomputing,
+            job.recompute_method,
         )
 
 
