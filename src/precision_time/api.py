@@ -68,6 +68,8 @@ class JobFields(TypedDict, total=False):
     """with recompute full: only so many layers of each pipeline stage (default: all)"""
     recompute_method: str
     """with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)"""
+    offload: str
+    """kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters"""
     execution: str
     """how the step is run"""
     framework: str

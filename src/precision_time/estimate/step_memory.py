@@ -301,11 +301,14 @@ class _Costs:
         if zero >= 3 and masters and self.fsdp:
             # FSDP's MixedPrecision: the shard that is kept is the fp32 master itself.
             weights = self.weight * self._shared(frozen, 0, True)
-        weights -= (self.weight - NF4_BYTES) * self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
+        offload = self.program.offload
+        packed = self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
+        leaves = offload is not None and offload.parameters and zero >= 3
+        weights = 0.0 if leaves else weights - (self.weight - NF4_BYTES) * packed
         rows: dict[str, float] = {
             WEIGHTS: weights,
-            STATES: self._states(stage, trained),
-            MASTERS: 4 * trained if masters else 0.0,
+            STATES: 0.0 if offload else self._states(stage, trained),
+            MASTERS: 4 * trained if masters and not offload else 0.0,
             BUFFERS: self._buckets(stage),
         }
         if self.step.precision.fp8_scaling and self.options.framework != "megatron-bridge" and zero < 3:
@@ -347,11 +350,15 @@ class _Costs:
         return 4 if self.fsdp and self.masters else self.gradient
 
     def _gradients(self, stage: Stage) -> float:
-        """All gradients of the stage, as they are kept until the update."""
+        """All gradients of the stage, as they are kept until the update; offloaded ones leave as they are reduced."""
+        if self.program.offload is not None and self.program.offload.reduces_each:
+            return 0.0
         return self._gradient_width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
 
     def _update(self, stage: Stage) -> float:
         """Bytes of temporaries of the update, and of fp32 copies of half-precision gradients."""
+        if self.program.offload is not None:
+            return 0.0
         how = self.step.implementation or ("fused" if self.masters else "foreach")
         of_matrix = rule(self.step.optimizer).matrix
         how = "foreach" if of_matrix is not None and how == "fused" else how
@@ -495,6 +502,8 @@ class _Costs:
         if self.fsdp and not use.block:
             return float(self.gradient * (use.trainable + (0 if use.first else self.tied)))  # reduced at the end
         if not self.appears:
+            return 0.0
+        if self.program.offload is not None and self.program.offload.reduces_each:
             return 0.0
         if self.zero < 2:
             return float(self.gradient * (use.trainable + (0 if use.block or use.first else self.tied)))

@@ -54,12 +54,15 @@ OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
 LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "flash2", "triton", "math")
+OFFLOADS = ("optimizer", "optimizer-nvme", "parameters", "parameters-nvme")
 RECOMPUTES = ("none", "selective", "selective-ops", "full")
 RECOMPUTE_METHODS = ("block", "uniform", "every")
 FRAMEWORKS = (
     "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan",
     "internevo", "mxnet",
 )  # fmt: skip
+FSDP_FRAMEWORKS = frozenset({"pytorch", "llm-foundry", "torchtitan", "mxnet", "internevo"})
+"""Frameworks whose sharded weights are FSDP's: the shard that is kept is the fp32 master."""
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
@@ -67,6 +70,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 _DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 _RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective",
                       "op": "selective-ops"}  # fmt: skip
+_OFFLOAD_ALIASES = {"cpu": "optimizer", "nvme": "optimizer-nvme", "all": "parameters"}
 _FORMAT_ALIASES = {"channels_last": "nhwc", "channels_last_3d": "nhwc", "contiguous": "nchw"}
 
 
@@ -191,6 +195,11 @@ class Job:
         optional(choice(RECOMPUTE_METHODS)),
         "with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)",
     )
+    offload: str | None = option(
+        None,
+        optional(choice(OFFLOADS, _OFFLOAD_ALIASES)),
+        "kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters",
+    )
     execution: str = option("eager", choice(EXECUTIONS), "how the step is run")
     framework: str = option(
         "pytorch",
@@ -244,6 +253,8 @@ class Job:
             raise JobError(
                 f"recompute_method {self.recompute_method} needs a number of layers; set recompute_layers, such as 1"
             )
+        if self.offload is not None:
+            _check_offload(self, layout)
         if self.quantized and self.lora is None:
             raise JobError(
                 f"quantized {self.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
@@ -402,6 +413,8 @@ class Job:
             parts.append(f"recompute {self.recompute}{layers}")
         if self.data:
             parts.append(f"data from {self.data.storage or 'a given storage'}")
+        if self.offload is not None:
+            parts.append(f"offload {self.offload}")
         for name in ("optimizer", "memory_format", "attention", "execution"):
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:
@@ -409,6 +422,24 @@ class Job:
         if self.torch is not None:
             parts.append(f"PyTorch {self.torch}")
         return " · ".join(parts)
+
+
+def _check_offload(job: Job, layout: Layout) -> None:
+    offload, optimizer, fsdp = job.offload, job.optimizer, job.framework in FSDP_FRAMEWORKS and layout.zero >= 2
+    weights = str(offload).startswith("parameters")
+    least = 1 if not weights else 2 if fsdp else 3
+    if layout.zero < least:
+        names = "zero1, zero2 or zero3" if least == 1 else "zero3"
+        raise JobError(f"offload {offload} needs shards, and layout is {layout.label}; set layout to {names}")
+    if fsdp and offload != "parameters":
+        raise JobError(
+            f"offload {offload} is DeepSpeed's, and framework is {job.framework}, whose FSDP offloads parameters with "
+            "their states; set offload to parameters, or framework to deepspeed"
+        )
+    if layout.pp > 1:
+        raise JobError(f"offload {offload} goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
+    if optimizer in ("muon", "soap", "shampoo"):
+        raise JobError(f"offload {offload} has no update of {optimizer} on CPUs; set optimizer to adamw")
 
 
 _RECOMPUTED = dict.fromkeys((None, "block"), " of {} layers a stage") | {

@@ -110,6 +110,28 @@ class Stage:
     packed_expert: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What a rank keeps and updates on its host.
+
+    parameters    also the weights, of which every pass fetches its share; `nvme`: on NVMe drives
+    trained_elements, held_elements   of the rank's share: updated; of all weights
+    state_bytes, update_bytes         per updated element: kept (states, master weights); moved by the CPUs in an update
+    weight_bytes, gradient_bytes      per element that crosses to the GPU and back
+    reduces_each  gradients leave after every micro-batch, as they are reduced; else once a step
+    """
+
+    parameters: bool
+    nvme: bool
+    trained_elements: float
+    held_elements: float
+    state_bytes: float
+    update_bytes: float
+    weight_bytes: float
+    gradient_bytes: float
+    reduces_each: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepProgram:
     """One optimizer step of all distinct ranks.
@@ -139,6 +161,7 @@ class StepProgram:
     buckets: Buckets = Buckets()
     broadcast_bytes: int = 0
     length_spread: float = 0.0
+    offload: Offload | None = None
     unit_kinds: OpSignatures | None = None
     """The first of `kinds`, to which all units refer; None: all of them."""
 

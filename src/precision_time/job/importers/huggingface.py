@@ -215,7 +215,7 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:
     resharding = take_fsdp(reader, "fsdp_config.", fields)
     fields["layout"] = layout if layout is not None else {"zero": resharding}
     if "offload" in words.split():
-        reader.not_taken["fsdp offload"] = "offloading to cpu is not modelled"
+        fields["offload"] = "parameters"
     return FSDP
 
 
@@ -224,9 +224,10 @@ def take_fsdp(reader: Reader, prefix: str, fields: dict[str, Any], old: str = "f
     after = reader.text(f"{prefix}reshard_after_forward", f"{prefix}{old}reshard_after_forward", default="true")
     if reader.on(f"{prefix}activation_checkpointing", f"{prefix}{old}activation_checkpointing"):
         fields["recompute"] = "full"
-    for name in ("offload_params", "cpu_offload", "cpu_offload_pin_memory"):
-        for each in (f"{prefix}{name}", f"{prefix}{old}{name}"):
-            reader.refuse_on({each: "offloading to cpu is not modelled"})
+    switches = [reader.on(f"{prefix}{name}", f"{prefix}{old}{name}") for name in ("offload_params", "cpu_offload")]
+    if any(switches):
+        fields["offload"] = "parameters"
+    reader.refuse(NO_EFFECT, f"{prefix}cpu_offload_pin_memory", f"{prefix}{old}cpu_offload_pin_memory")
     prefetch = "prefetching is taken as usual"
     for name in ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "backward_prefetch_policy"):
         reader.refuse(prefetch, f"{prefix}{name}", f"{prefix}{old}{name}")

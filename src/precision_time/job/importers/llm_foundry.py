@@ -192,8 +192,9 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> None:
     fields["layout"] = layout
     if reader.on(f"{prefix}activation_checkpointing"):
         fields["recompute"] = "full"
-    for each in ("activation_cpu_offload", "cpu_offload"):
-        reader.refuse_on({prefix + each: "offloading to cpu is not modelled"})
+    if reader.on(f"{prefix}cpu_offload"):
+        fields["offload"] = "parameters"
+    reader.refuse_on({f"{prefix}activation_cpu_offload": "offloading of activations is not modelled"})
     usual = ("limit_all_gathers", "backward_prefetch", "forward_prefetch", "auto_wrap")
     reader.refuse(
         "prefetching is taken as usual", *reader.where(lambda n: n.startswith(tuple(prefix + u for u in usual)))

@@ -179,7 +179,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     if reader.on("compile.enable", "training.compile"):
         fields["execution"] = "compile"
     if reader.on("training.enable_cpu_offload"):
-        reader.not_taken["training.enable_cpu_offload"] = "offloading is not modelled"
+        fields["offload"] = "parameters"
     run: dict[str, Any] = {}
     if (steps := reader.number("training.steps")) is not None:
         run["steps"] = steps
