@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +56,7 @@ def test_the_words_of_the_field() -> None:
 def test_targets_that_a_model_lacks() -> None:
     for fields, message in (
         ({"model": "gpt2", "lora": "rank=8;targets=q_proj"}, "'q_proj' is no linear layer of gpt2.*qkv, output"),
-        ({"model": "llama2-70b-lora", "lora": 8}, "llama2-70b-lora has frozen ones"),
+        ({"model": "llama2-70b-lora", "lora": 8}, "lora adds adapters, and llama2-70b-lora has its own"),
     ):
         with pytest.raises(JobError, match=message):
             training_step(Job(**fields))
@@ -264,6 +266,21 @@ def test_stored_and_traced_steps_get_the_same_adapters(model: str, quantized: st
     assert job.lora is not None
     plain = trace_entry(entry, config, {"batch_size": 2, "seq_len": 256}, "half", "flash")
     assert calls(with_adapters(plain, job.lora, quantized)) == calls(layers.graph)
+
+
+def test_models_of_transformers_and_encoders(tmp_path: Path) -> None:
+    """Adapters of a traced Llama of Hugging Face, of BERT, and of Whisper, whose positions are frozen anyway."""
+    pytest.importorskip("transformers")
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 176,
+              "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 99}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for job, trained in (
+        (Job(f"hf:{tmp_path}/config.json", lora="rank=8;targets=q_proj,v_proj"), 3 * 8 * (64 + 64 + 64 + 32)),
+        (Job("bert-large", lora="rank=8;targets=attention"), 24 * 8 * 4 * (1024 + 1024)),
+        (Job("whisper-small", lora="rank=8;targets=q_proj"), 12 * 3 * 8 * (768 + 768)),
+    ):
+        found = predict(job.replace(gpu="h100-80gb-sxm", precision="bf16-master", batch_size=1))
+        assert any(f": {trained:,} of " in note for note in found.assumptions), found.assumptions
 
 
 def test_experts_have_an_adapter_each() -> None:

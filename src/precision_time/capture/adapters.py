@@ -71,10 +71,9 @@ class LinearLayer:
 
 def with_adapters(graph: OpGraph, lora: Lora, quantized: str | None = None) -> OpGraph:
     """The step in which only adapters are trained. Raises `JobError` where the model lacks a target."""
-    if not all(p.trainable for p in graph.parameters):
+    if any(".lora_" in p.name for p in graph.parameters):
         raise JobError(
-            f"lora adds adapters to a model whose weights are all trained, and {graph.name} has frozen ones; "
-            "leave lora out, or name the model without adapters"
+            f"lora adds adapters, and {graph.name} has its own; leave lora out, or name the model without adapters"
         )
     layers = linear_layers(graph)
     targets = _targets(layers, lora, graph.name)
