@@ -104,6 +104,20 @@ def test_what_is_trained_travels_and_is_updated() -> None:
     assert note in adapted.assumptions
 
 
+def test_utilisation_counts_what_is_trained() -> None:
+    """Of 6 FLOP a weight and token 4 are left: no products for gradients of weights; and attention's are all left."""
+    plain, adapted = (estimate(lora=lora, input={"seq_len": 512}) for lora in (None, "rank=8;targets=q_proj,v_proj"))
+    weights = 8_030_261_248 - 128_256 * 4096  # the embedding has no product
+    tokens = 2 * 512
+    attention = plain.utilisation.model_flops - 6 * weights * tokens
+    adapters = 6 * 32 * 8 * (4096 + 4096 + 4096 + 1024) * tokens
+    assert 0 < attention < 0.03 * plain.utilisation.model_flops
+    expected = 4 * weights * tokens + attention + adapters
+    assert adapted.utilisation.model_flops == pytest.approx(expected, rel=0.01)  # the first block has a little less
+    rates = [each.utilisation.model_flops / each.step.p50 / 989.4e12 for each in (plain, adapted)]
+    assert [each.utilisation.mfu for each in (plain, adapted)] == pytest.approx(rates, rel=0.01)
+
+
 def test_bytes_of_4_bit_weights() -> None:
     """The linear layers of all blocks in NF4 with constants quantized twice, the rest in bf16 (QLoRA, section 3)."""
     assert pytest.approx(0.5 + 0.127 / 8, abs=1e-4) == NF4_BYTES
