@@ -18,9 +18,11 @@ from precision_time.job import Job
 from precision_time.zoo.catalog import ENTRIES
 
 JOB_FLAGS = [
-    "--model", "--model-config", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
+    "--model", "--model-config", "--lora", "--quantized",
+    "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
+    "--recompute-method", "--offload",
     "--execution", "--framework", "--torch",
     "--no-sync", "--communication-dtype", "--anchors", "--data", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",

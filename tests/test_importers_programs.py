@@ -232,7 +232,7 @@ def test_axolotl_settings() -> None:
     assert axolotl()["precision"] == FULL_PRECISION
     assert axolotl(bf16=True)["precision"] == axolotl(bf16="full")["precision"] == "bf16"
     assert axolotl(tf32=True)["precision"] == "tf32"
-    assert axolotl(bf16=True, adapter="lora", lora_r=16)["model_config"] == {"lora": 16}
+    assert axolotl(bf16=True, adapter="lora", lora_r=16)["lora"] == {"rank": 16, "targets": ["c_attn"]}
     assert axolotl(fsdp_version=2, fsdp_config={"reshard_after_forward": True}, bf16=True)["layout"] == {"zero": 3}
     assert axolotl(optimizer="adamw_bnb_8bit")["optimizer"] == "adamw-8bit"
     assert axolotl(max_steps=50, num_epochs=2)["run"] == {"steps": 50}
@@ -242,7 +242,7 @@ def test_axolotl_settings() -> None:
         ({"fp16": True}, "fp16 true with weights in fp16 under DDP is not certain"),
         ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
-        ({"optimizer": "muon"}, "optimizer 'muon' has no model here"),
+        ({"optimizer": "sophia"}, "optimizer 'sophia' has no model here"),
         ({"rl": "grpo"}, "rl 'grpo' trains with samples that a model makes"),
         ({"adapter": "ia3"}, "adapter ia3 has no model here"),
         ({"save_steps": "x"}, "save_steps is 'x'; give a whole number"),
@@ -282,7 +282,7 @@ def test_llm_foundry_settings() -> None:
     assert foundry(max_duration="3ep")["run"] == {"epochs": 3}
     model = {"name": "hf_causal_lm", "pretrained_model_name_or_path": "gpt2", "peft_config": {"r": 8, "alpha": 1}}
     named = from_llm_foundry({"max_seq_len": 8, "model": model})
-    assert (named.fields["model"], named.fields["model_config"]) == ("gpt2", {"lora": 8})
+    assert (named.fields["model"], named.fields["lora"]) == ("gpt2", {"rank": 8, "targets": ["c_attn"]})
     shared = {"name": "mpt_causal_lm", "attn_config": {"attn_type": "multiquery_attention", "attn_impl": "torch"}}
     fields = from_llm_foundry({"max_seq_len": 8, "model": shared}).fields
     assert (fields["model_config"]["kv_heads"], fields["attention"]) == (1, "math")

@@ -320,3 +320,20 @@ def test_two_ranks_are_predicted_by_the_first_and_none_waits(tmp_path: Path, dev
     content = json.loads((tmp_path / "precision_time_outcome.json").read_text())
     assert content["job"]["gpus"] == 2
     assert content["steps"] == {"done": 12, "planned": 12}
+
+
+def test_what_the_trainer_offloads() -> None:
+    from types import SimpleNamespace
+
+    from precision_time.integrations.huggingface import offload_of
+
+    def deep(stage: int, **devices: str) -> dict[str, str]:
+        plugin = SimpleNamespace(zero_stage=stage, **{f"offload_{what}_device": on for what, on in devices.items()})
+        return offload_of(SimpleNamespace(deepspeed="ds.json", deepspeed_plugin=plugin, fsdp=""))
+
+    assert deep(2, optimizer="cpu", param="none") == {"offload": "optimizer", "framework": "deepspeed"}
+    assert deep(3, optimizer="nvme", param="cpu")["offload"] == "parameters-nvme"
+    assert deep(2, optimizer="none") == deep(0, optimizer="cpu") == {}
+    sharded = SimpleNamespace(deepspeed=None, fsdp="full_shard offload", fsdp_config={})
+    assert offload_of(sharded) == {"offload": "parameters"}
+    assert offload_of(SimpleNamespace(deepspeed=None, fsdp="full_shard", fsdp_config={})) == {}

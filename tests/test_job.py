@@ -192,7 +192,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "adamm"}, "nearest: adam"),
     ({"optimizer_impl": "fussed"}, "nearest: fused"),
     ({"execution": "cuda-graph"}, "nearest: cuda_graphs"),
-    ({"recompute": "some"}, "set recompute to one of none, selective, full"),
+    ({"recompute": "some"}, "set recompute to one of none, selective, selective-ops, full"),
     ({"recompute_layers": 4}, "recompute_layers 4 goes with recompute full, not none"),
     ({"recompute": "full", "recompute_layers": 0}, "recompute_layers must be a whole number"),
     ({"memory_format": "nhcw"}, "nearest: n"),
@@ -353,4 +353,4 @@ def test_the_page_names_every_field_and_alias_and_its_examples_run() -> None:
             assert Job.from_dict(yaml.safe_load(block)).batch_size == 32
         if kind == "python":
             exec(block, {})
-    assert [kind for kind, _ in blocks] == ["yaml", "sh", "python", "python"]
+    assert [kind for kind, _ in blocks] == ["yaml", "sh", "python", "python", "sh", "python", "python", "python"]

@@ -192,7 +192,7 @@ WRONG: list[tuple[Any, int, str]] = [
     (8, 8, "layout 8 is unknown"),
     (None, 8, "layout None is unknown"),
     ({"sp": "maybe", "tp": 2}, 8, "layout.sp must be true or false, not 'maybe'"),
-    ("lora=16", 8, "layout lora=16 is not a degree; put it into the model, model_config lora=16"),
+    ("lora=16", 8, "layout lora=16 is not a degree; leave it out of the layout and set lora to 16"),
     ({"num_layers_per_virtual_pipeline_stage": 2, "pp": 2}, 8,
      "layout num_layers_per_virtual_pipeline_stage=2 needs the model's layers; give vpp instead, layers / (pp x 2)"),
     ({"data_parallel_replicate_degree": 3}, 8, "layout data_parallel_replicate_degree=3 does not divide dp=8;"),

@@ -236,6 +236,57 @@ def recomputed(block: Any) -> None:
     block.forward = lambda *given: checkpoint(plain, *given, use_reentrant=False)
 
 
+def policy_of_torchtitan() -> Any:
+    """Contexts of selective checkpointing that keep results of attention and of every product but each second."""
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def contexts() -> Any:
+        products = {True: 0, False: 0}
+
+        def policy(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+            product = operator is torch.ops.aten.mm.default
+            products[context.is_recompute] += product
+            kept = "scaled_dot_product" in str(operator) or (product and products[context.is_recompute] % 2 == 1)
+            return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return create_selective_checkpoint_contexts(policy)
+
+    return contexts
+
+
+def recompute_blocks(job: Job, module: Any) -> None:
+    """Checkpoints around a decoder's blocks as the job has them."""
+    if job.recompute == "none":
+        return
+    number, blocks = job.recompute_layers or 1, module.blocks
+    if job.recompute == "selective-ops":
+        for block in blocks:
+            plain = block.forward
+            block.forward = lambda *given, plain=plain: checkpoint(
+                plain, *given, use_reentrant=False, context_fn=policy_of_torchtitan()
+            )
+    elif job.recompute_method == "uniform":
+        groups = [list(blocks[i : i + number]) for i in range(0, len(blocks), number)]
+
+        class Group(torch.nn.Module):
+            def __init__(self, members: list[Any]) -> None:
+                super().__init__()
+                self.members = torch.nn.ModuleList(members)
+
+            def forward(self, x: Any, rope: Any) -> Any:
+                for member in self.members:
+                    x = member(x, rope)
+                return x
+
+        module.blocks = torch.nn.ModuleList(Group(members) for members in groups)
+        for group in module.blocks:
+            recomputed(group)
+    else:
+        for place, block in enumerate(blocks, 1):
+            if job.recompute_method != "every" or place % number == 0:
+                recomputed(block)
+
+
 def executed(job: Job) -> int:
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -243,8 +294,7 @@ def executed(job: Job) -> int:
     module = made.module
     if precision.name == "bf16":
         module.to(torch.bfloat16)
-    for block in module.blocks if job.recompute == "full" else ():
-        recomputed(block)
+    recompute_blocks(job, module)
     optimizer = (torch.optim.SGD if job.optimizer == "sgd" else torch.optim.AdamW)(
         module.parameters(), lr=1e-3, foreach=job.optimizer_impl == "foreach",
         **({"momentum": 0.9} if job.optimizer == "sgd" else {}),
@@ -290,6 +340,27 @@ def test_decoders_as_pytorch_counts(
     job = Job("gpt", model_config=CONFIG, input={"seq_len": 64}, batch_size=batch, grad_accum=accum, optimizer="adamw",
               precision=precision, recompute=recompute, optimizer_impl=implementation, gpu="a100-80gb-sxm")  # fmt: skip
     assert tensors(job) == pytest.approx(executed(job), rel=0.01)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-bf16"])
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (4, {"recompute": "selective-ops"}),
+        (6, {"recompute": "full", "recompute_method": "every", "recompute_layers": 2}),
+        (12, {"recompute": "full", "recompute_method": "every", "recompute_layers": 2}),
+        (6, {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 3}),
+        (5, {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2}),
+        (12, {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_ways_of_recomputation_as_pytorch_counts(layers: int, words: dict[str, Any], precision: str) -> None:
+    """torchtitan's policy per operator and its every n-th layer, Megatron's groups of layers."""
+    shape = {**CONFIG, "layers": layers, "bias": 0}
+    job = Job("gpt", model_config=shape, input={"seq_len": 64}, batch_size=16, optimizer="adamw",
+              precision=precision, optimizer_impl="single", gpu="a100-80gb-sxm", **words)  # fmt: skip
+    assert tensors(job) == pytest.approx(executed(job), rel=0.005)
 
 
 @pytest.mark.filterwarnings("ignore")

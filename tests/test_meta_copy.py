@@ -7,6 +7,7 @@ import json
 import types
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,15 +144,74 @@ def test_wrappers_are_taken_off_with_a_note(tmp_path: Path) -> None:
         distributed.destroy_process_group()
 
 
-def test_flat_shards_are_refused() -> None:
-    class FullyShardedDataParallel(nn.Module):
-        """Has the name of torch's class, which cannot be made without a process group and an accelerator."""
+class Tied(nn.Module):
+    """Blocks, a frozen layer, and two layers with one weight."""
 
-    original = nn.Linear(2, 2)  # whose weights are views of a shard
-    original.weight._fsdp_flattened = True
-    for module in (nn.Sequential(FullyShardedDataParallel()), original):
-        with pytest.raises(CaptureError, match=r"flat shards .* give the module before .*, with layout='fsdp'"):
-            unwrapped(module)
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Net(), Net())
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.head, self.tied = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.tied.weight = self.head.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.tied(self.head(self.frozen(x))) + sum(block(x.repeat(1, 4)) for block in self.blocks)[:, :4]
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching:UserWarning", "ignore:.*NO_SHARD.*:FutureWarning")
+@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("original", [False, True])
+def test_flat_shards_get_their_weights_back(original: bool, ranks: int, tmp_path: Path) -> None:
+    """A module really wrapped by FSDP1, with blocks in wrappers of their own, is the plain module with a note. One of
+    eight ranks, whose collectives do nothing, holds an eighth of each flat tensor."""
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed = torch.distributed
+    if ranks == 1:
+        distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    else:
+        distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=ranks)
+    try:
+        options: dict[str, Any] = {"device_id": torch.device("cpu"), "use_orig_params": original}
+        net = Tied() if original else Tied().requires_grad_(True)  # flat tensors are trained or frozen as a whole
+        expected = {name: (p.shape, p.requires_grad) for name, p in net.named_parameters()}
+        policy = fsdp.wrap.ModuleWrapPolicy({Net})
+        wrapped = fsdp.FullyShardedDataParallel(net, auto_wrap_policy=policy, **options)
+        wrapped(torch.zeros(2, 4)).sum().backward()  # leaves views of flat tensors behind
+        plain, notes = unwrapped(wrapped)
+        assert notes == ("the model is Tied, taken out of FullyShardedDataParallel; give layout='fsdp'",)
+        copied = meta_module(plain)
+        assert type(copied) is Tied
+        assert type(copied.blocks[0]) is Net
+        assert {name: (p.shape, p.requires_grad) for name, p in copied.named_parameters()} == expected
+        assert copied.tied.weight is copied.head.weight
+        assert all(p.device.type == "meta" for p in copied.parameters())
+        whole, sharded = predicted(Net()), predicted(fsdp.FullyShardedDataParallel(Net(), **options))
+        assert sharded.step == whole.step
+        assert unwrapped(nn.Sequential(wrapped))[1] == (
+            "3 parts of the model are taken out of FullyShardedDataParallel; give layout='fsdp'",
+        )
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_flat_shards_that_say_nothing_are_refused() -> None:
+    class FullyShardedDataParallel(nn.Module):
+        """Has the name of torch's class, and neither its module nor its shapes."""
+
+        def __init__(self, inner: nn.Module | None, handle: object) -> None:
+            super().__init__()
+            self.add_module("_fsdp_wrapped_module", inner)
+            self._handle = handle
+
+    for module in (
+        FullyShardedDataParallel(None, None),
+        FullyShardedDataParallel(nn.Linear(2, 2), SimpleNamespace(flat_param=torch.zeros(4))),
+    ):
+        with pytest.raises(
+            CaptureError, match=r"flat shards do not say .* give the module before .*, with layout='fsdp'"
+        ):
+            meta_module(nn.Sequential(module))
 
 
 def test_weights_that_deepspeed_partitioned_have_their_whole_shape() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from precision_time.capture.training_step import training_step
+from precision_time.errors import JobError
 from precision_time.job import Job
 from precision_time.layout.program import TENSOR, StepProgram, UnitProgram
 from precision_time.layout.step_program import Options, step_program
@@ -57,6 +58,50 @@ def test_torchtitan_saves_attention_and_every_product_but_each_second() -> None:
     sizes = program("torchtitan", "selective")
     products = [sizes.kinds[k] for k in block_of(sizes).recompute.kind if sizes.kinds[k].name == "aten.mm"]
     assert [kind.outputs[0].shape[-1] for kind in products] == [1024, 4096, 14336]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "megatron-bridge"])
+def test_torchtitans_policy_has_a_name_of_its_own(framework: str) -> None:
+    plain = Counter(again("torchtitan", "selective"))
+    named = Counter(again(framework, "selective-ops"))
+    assert (named["mm"], named["pt.attention"], named["pt.rms_norm"]) == (plain["mm"], 0, plain["pt.rms_norm"])
+
+
+@pytest.mark.parametrize(
+    ("words", "layers"),
+    [
+        ({}, 32), ({"recompute_layers": 5}, 5), ({"recompute_layers": 5, "recompute_method": "block"}, 5),
+        ({"recompute_layers": 2, "recompute_method": "every"}, 16),
+        ({"recompute_layers": 5, "recompute_method": "every"}, 6),
+        ({"recompute_layers": 5, "recompute_method": "uniform"}, 32),
+    ],
+)  # fmt: skip
+def test_layers_that_run_again(words: dict[str, Any], layers: int) -> None:
+    """Of 32: all, the first five, each second (16), each fifth (6), and all in groups of five."""
+    found = program("torchtitan", "full", **words)
+    assert sum(again for chunk in found.stages[0].chunks for _, _, again in chunk.units) == layers
+
+
+def test_every_nth_layer_of_a_pipeline_is_counted_on_its_stage() -> None:
+    words: dict[str, Any] = {"layout": "pp=4,dp=1", "gpus": 4, "recompute_layers": 3, "recompute_method": "every"}
+    found = program("torchtitan", "full", **words)
+    assert [sum(n for c in s.chunks for _, _, n in c.units) for s in found.stages] == [2, 2, 2, 2]
+
+
+def test_a_method_needs_its_number() -> None:
+    for words, message in (
+        ({"recompute": "full", "recompute_method": "every"}, "recompute_method every needs a number of layers"),
+        ({"recompute_layers": 2, "recompute_method": "uniform"}, "recompute_layers 2 goes with recompute full"),
+        (
+            {"recompute": "full", "recompute_layers": 2, "recompute_method": "some"},
+            "recompute_method 'some' is unknown",
+        ),
+    ):
+        with pytest.raises(JobError, match=message):
+            Job("gpt2", **words)
+    job = Job("gpt2", recompute="full", recompute_layers=2, recompute_method="every")
+    assert "recompute full of every layer whose number 2 divides" in job.signature()
+    assert Job("gpt2", recompute="op").recompute == "selective-ops"
 
 
 def test_fp8_products_of_torchtitan_run_again() -> None:

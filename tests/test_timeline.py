@@ -28,6 +28,7 @@ from precision_time.timeline.timeline import COMMUNICATION, COMPUTE, Timeline
 from precision_time.timeline.trace import trace_events
 from precision_time.timing import scaled as scaling
 from precision_time.timing.host import HostCosts
+from precision_time.timing.offload import NOT_OFFLOADED
 from precision_time.timing.passes import FREE, LAUNCH_LATENCY_S, Pass, Sums, UnitTimes, bucket_ready, pass_of, sums_of
 from precision_time.timing.program_times import DataTimes, SweepTimes
 from precision_time.timing.scaled import Factors, scaled
@@ -120,7 +121,7 @@ class Timed:
         self.host = HostCosts(0, 0, 0, 0, 0, 0, case.step_us * US, 0.2, 1.0)
         self.unit_kinds = self.all_kinds = None
         self.kernel_factor = self.host_factor = 1.0
-        self.overhead = FREE
+        self.overhead, self.offload = FREE, NOT_OFFLOADED
         self.send_s = self.tied_s = 0.0
         units = tuple(self._unit(f"blocks.{i}", unit) for i, unit in enumerate(case.units))
         tails = tuple(self._segment(rows, Phase.OPTIMIZER) for rows in case.tails)

@@ -5,7 +5,7 @@
     python -m benchmarks.accuracy steps --json FILE        keep every judged row in FILE
 
 Run it from the root of the repository. On one core, steps take twenty minutes, anchors and classes ten each, layouts
-eight, kernels seven, collectives three, memory two.
+eight, kernels seven, collectives three, memory two, allocator one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy import (
+    allocator,
     anchor_page,
     classes,
     collective_page,
@@ -126,6 +127,13 @@ def judge_memory(options: Options) -> None:
     write_whole(options.results / "memory.md", memory.page(judged))
 
 
+def play_allocator(options: Options) -> None:
+    """allocator.md."""
+    rows = allocator.study(_progress)
+    print(file=sys.stderr)
+    write_whole(options.results / "allocator.md", allocator.page(rows))
+
+
 PARTS: Mapping[str, Callable[[Options], None]] = {
     "steps": steps,
     "anchors": judge_anchors,
@@ -134,6 +142,7 @@ PARTS: Mapping[str, Callable[[Options], None]] = {
     "kernels": judge_kernels,
     "collectives": judge_collectives,
     "memory": judge_memory,
+    "allocator": play_allocator,
 }
 
 

@@ -22,6 +22,10 @@ class JobFields(TypedDict, total=False):
 
     model_config: Mapping[str, Any] | str
     """where it departs from the named model: key=value;..."""
+    lora: Mapping[str, Any] | int | str
+    """adapters trained beside frozen weights: a rank, or rank=16;targets=q_proj,v_proj;dropout=0.05"""
+    quantized: str
+    """with lora: format of the frozen weights of linear layers (QLoRA)"""
     input: Mapping[str, Any] | str
     """input sizes: image_size=224, seq_len=128, ... as key=value;..."""
     precision: str | Sequence[Mapping[str, Any]]
@@ -59,9 +63,13 @@ class JobFields(TypedDict, total=False):
     attention: str
     """attention kernel"""
     recompute: str
-    """activations recomputed in the backward pass; selective: those inside attention"""
+    """activations recomputed in the backward pass; selective: inside attention; selective-ops: all but products"""
     recompute_layers: int | None
     """with recompute full: only so many layers of each pipeline stage (default: all)"""
+    recompute_method: str
+    """with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)"""
+    offload: str
+    """kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters"""
     execution: str
     """how the step is run"""
     framework: str

@@ -28,12 +28,13 @@ from precision_time.hardware import fields as hardware
 from precision_time.job.data import Data
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
+from precision_time.job.lora import Lora
 from precision_time.job.run import Run
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.shape_fields import INPUT, config_field
 
 BEGIN, END = "<!-- fields: written by python -m precision_time.field_table -->", "<!-- end of fields -->"
-_NOUNS: Mapping[str, type] = {"job": Job, "run": Run, "data": Data, "layout": Layout}
+_NOUNS: Mapping[str, type] = {"job": Job, "run": Run, "data": Data, "layout": Layout, "lora": Lora}
 _ENTRIES: Mapping[str, Mapping[str, hardware.EntryField]] = {
     "gpu": hardware.GPU,
     "node": hardware.NODE,

@@ -120,7 +120,8 @@ def _predict_one(
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
     # 9. The estimate: intervals, breakdown, memory, run.
-    notes = (*assumptions(job, run.step, cluster.gpu), *filled, *unused)
+    hosted = run.timed.offload.notes(job.offload, cluster.node.host_memory_bytes) if job.offload else ()
+    notes = (*assumptions(job, run.step, cluster.gpu), *hosted, *filled, *unused)
     events = partial(_trace, run.step.graph.modules, job)
     return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
 

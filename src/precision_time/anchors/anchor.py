@@ -26,7 +26,7 @@ DIGITS = 12
 class JobDescriptor:
     """What is known of a job when its errors are compared with those of others.
 
-    model      name, whatever its sizes
+    model      name, whatever its sizes; with adapters another one
     maths      arithmetic of its matrix products: fp64, fp32, tf32 or half
     setting    memory format, attention and execution, which decide the kernels
     shares     share of each term of `INFORMED` in the predicted step
@@ -91,11 +91,14 @@ def describe_job(
         job.gpu,
         arithmetic if arithmetic == "fp32" else step.precision.name,
         job.memory_format,
+        *(() if job.recompute_method is None else (job.recompute_method,)),
+        *(() if job.offload is None else (job.offload,)),
+        *(() if job.lora is None else (job.lora, job.quantized)),
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )
     return JobDescriptor(
         family=family_of(job),
-        model=zoo_name(job.model),
+        model=zoo_name(job.model) if job.lora is None else f"{zoo_name(job.model)} with adapters",
         gpu=job.gpu,
         arch=gpu.arch,
         maths="half" if step.precision.math in _HALF else arithmetic or step.precision.math,

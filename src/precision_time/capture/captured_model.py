@@ -13,6 +13,7 @@ from typing import Any
 
 from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
+from precision_time.capture.adapters import with_adapters
 from precision_time.capture.fused_kernels import framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
@@ -23,6 +24,7 @@ from precision_time.capture.trace import trace_entry
 from precision_time.errors import JobError, nearest
 from precision_time.job.code import is_code
 from precision_time.job.job import Job
+from precision_time.job.lora import Lora
 from precision_time.job.precision import Precision
 from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
@@ -80,6 +82,11 @@ def capture_model(job: Job, precision: Precision | None = None, device_type: str
     precision = precision or job.precision_spec
     usual = usual_implementation(device_type)
     if is_code(job.model):
+        if job.lora is not None:
+            raise JobError(
+                f"lora adds adapters to models of the zoo and of hf:, and {job.model} is your own; leave lora out and "
+                "give a module with its adapters, the other weights frozen (requires_grad=False)"
+            )
         from precision_time.capture.user_model import user_model_step  # traces, so it needs torch
 
         own = user_model_step(job, precision, device_type)
@@ -229,6 +236,8 @@ class _GraphKey:
     """Whose fused kernels run; "" where it fuses nothing."""
     training: bool
     """False: an evaluation, which is never stored."""
+    lora: Lora | None
+    quantized: str | None
     entry: ZooEntry = field(compare=False)
 
 
@@ -249,6 +258,8 @@ def _graph(model: _Model, job: Job, precision: Precision, device_type: str, trai
             last,
             "mxnet" if job.framework == "mxnet" and last else "",
             training,
+            job.lora,
+            job.quantized,
             model.entry,
         )
     )
@@ -260,11 +271,17 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
     if key.shipped:
         concrete = {symbol.name: int(sizes[symbol.name]) for symbol in key.entry.symbols}
         file = f"zoo/data/{key.name}.zip"
-        graph = stored_graph(file, key.attention, key.precision, concrete, channels_last=key.channels_last)
+        early = key.lora is not None
+        graph = stored_graph(file, key.attention, key.precision, concrete, early, channels_last=key.channels_last)
+        if key.lora is not None:
+            graph = with_adapters(graph, key.lora, key.quantized)
+            return transform(framework_kernels(graph, key.framework), key.precision, key.execution)
         return compiled(framework_kernels(graph, key.framework), key.execution)
     regime = regime_of(key.precision)
     rules = key.device_rules, key.channels_last
     graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, *rules, key.training)
     graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
+    if key.lora is not None and key.training:
+        graph = with_adapters(graph, key.lora, key.quantized)
     graph = framework_kernels(graph, key.framework)
     return transform(graph, key.precision, key.execution, key.device_rules)

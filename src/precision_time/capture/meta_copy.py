@@ -1,20 +1,20 @@
 """Copies of a user's module and batch on the meta device: the structure is copied, weights and data are not.
 
-A module may be compiled, wrapped for data parallelism or sharded by `fully_shard`; the copy is of the plain module
-inside, and the notes say what was left out. Attributes that are neither modules, tensors nor plain containers are
-shared with the original, so that data sets and tokenizers are not copied.
+A module may be compiled, wrapped for data parallelism or sharded by `fully_shard` or `FullyShardedDataParallel`; the
+copy is of the plain module inside, and the notes say what was left out. Attributes that are neither modules, tensors
+nor plain containers are shared with the original, so that data sets and tokenizers are not copied.
 """
 
 from __future__ import annotations
 
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from precision_time.errors import CaptureError
+from precision_time.capture.flat_shards import FLAT, FLAT_PARAMETER, FlatWeight, flat_weights, inner_of, is_flat
 
 _LONGEST = 10_000
 """Entries of a container above which it is shared: it holds data."""
@@ -23,13 +23,12 @@ _KEPT_HOOKS = "torch.nn.utils."
 """Module of the hooks that compute a weight (weight norm, spectral norm); all others belong to the training loop."""
 _COMPILED, _WRAPPED = "OptimizedModule", ("DistributedDataParallel", "DataParallel")
 _REPLACED = frozenset({"_original_forward", "_old_forward"})
-_FLAT = "FullyShardedDataParallel"
 
 
 def unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, tuple[str, ...]]:
     """The plain module inside of `torch.compile` and data-parallel wrappers, and a note for each that was removed.
 
-    Raises `CaptureError` for `FullyShardedDataParallel`, whose flat shards no longer have the shapes of the weights.
+    Modules inside it that `FullyShardedDataParallel` wraps stay wrapped, with a note; `meta_module` leaves them out.
     """
     notes = []
     while (kind := type(module).__name__) in (_COMPILED, *_WRAPPED):
@@ -37,22 +36,32 @@ def unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, tuple[str, ...]
         what = "torch.compile" if kind == _COMPILED else kind
         notes.append(f"the model is {type(inner).__name__}, taken out of {what}")
         module = inner
-    flat = any(type(each).__name__ == _FLAT for each in module.modules())
-    if flat or any(getattr(each, "_fsdp_flattened", False) for each in module.parameters()):
-        raise CaptureError(
-            f"model {type(module).__name__} is wrapped in {_FLAT}, whose flat shards do not have the shapes of the "
-            "weights; give the module before it is wrapped, with layout='fsdp'"
-        )
+    if is_flat(module):
+        notes.append(f"the model is {type(inner_of(module)).__name__}, taken out of {FLAT}; give layout='fsdp'")
+    elif count := sum(map(is_flat, module.modules())):
+        notes.append(f"{count} parts of the model are taken out of {FLAT}; give layout='fsdp'")
     return module, tuple(notes)
 
 
 def meta_module(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy of an unwrapped module on the meta device; ties between weights stay, hooks of training loops do not."""
+    """A copy of an unwrapped module on the meta device; ties between weights stay, hooks of training loops do not.
+
+    A module in `FullyShardedDataParallel` is copied without it, with whole weights.
+    """
     copier = _Copier()
-    for each in module.modules():
+    wrappers = [each for each in module.modules() if is_flat(each)]
+    plain = [each for each in module.modules() if not is_flat(each)]
+    for each in plain:
         copier.add(each)
-    for each in module.modules():
-        copier.fill(each)
+    for each in wrappers:
+        copier.modules[id(each)] = copier.modules[id(inner_of(each))]
+    weights = [weight for each in wrappers for weight in flat_weights(each)]
+    views = {(id(weight.module), weight.name) for weight in weights}
+    for each in plain:
+        copier.fill(each, {name for owner, name in views if owner == id(each)})
+    for each in wrappers:
+        copier.modules[id(each)]._parameters.pop(FLAT_PARAMETER, None)
+    copier.restore(weights)
     copied: torch.nn.Module = copier.modules[id(module)]
     return copied
 
@@ -115,9 +124,9 @@ class _Copier:
             kind = kind.__mro__[2]  # FSDP<Class>, FSDPModule, Class
         self.modules[id(module)] = kind.__new__(kind)
 
-    def fill(self, module: torch.nn.Module) -> None:
-        """Everything that the copy of a module holds."""
-        held = _state(module)
+    def fill(self, module: torch.nn.Module, views: Collection[str] = ()) -> None:
+        """Everything that the copy of a module holds but `views`, attributes that are views of a flat tensor."""
+        held = {name: value for name, value in _state(module).items() if name not in views}
         for name in _REPLACED & held.keys():  # accelerate replaces `forward` by one with autocast or with hooks
             held.pop("forward", None)
             held.pop(name)
@@ -129,6 +138,15 @@ class _Copier:
             copied.__dict__.update(state)
         else:
             copied.__setstate__(state)
+
+    def restore(self, weights: Sequence[FlatWeight]) -> None:
+        """Give modules their weights that were in flat shards; those of other modules (not copied) are left out."""
+        whole: dict[tuple[int, str], torch.nn.Parameter | None] = {}
+        for module, name, parameter, tied in sorted(weights, key=lambda weight: weight.tied is not None):
+            whole[id(module), name] = parameter if tied is None else whole.get(tied)
+            copied = self.modules.get(id(module))
+            if copied is not None:
+                copied._parameters[name] = whole[id(module), name]
 
     def value(self, value: Any) -> Any:
         """The copy of an attribute or of a part of a batch."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, Parameter, Phase, TensorSpec
+from precision_time.capture.matrix_optimizers import MATRIX_RULES, Matrix, MatrixRule
 from precision_time.errors import JobError, nearest
 from precision_time.job.precision import Precision
 
@@ -34,6 +35,7 @@ class Rule:
 
     `asks`: for every tensor, the host waits for a number from the device before it continues.
     `packed`: state tensors of 8 bits, with a scale of 4 bytes for every `PACKED_BLOCK` elements.
+    `matrix`: how matrices are updated, where that differs; the rest holds for all other weights.
     """
 
     passes: tuple[Pass, ...]
@@ -41,9 +43,11 @@ class Rule:
     states: int
     asks: bool = False
     packed: int = 0
+    matrix: MatrixRule | None = None
 
     def state_bytes(self, width: int) -> float:
-        """Of the states of a parameter; `width`: bytes of an element in the precision's dtype of states."""
+        """Of the states of a parameter in no matrix with a rule of its own; `width`: bytes of an element in the
+        precision's dtype of states."""
         return self.states * width + self.packed * (1.0 + 4.0 / PACKED_BLOCK)
 
 
@@ -103,6 +107,7 @@ OPTIMIZERS: dict[str, Rule] = {
     "adamw-8bit": Rule((Pass("adamw_8bit", 4, 3, packed=2),), (Pass("adamw_8bit", 4, 3, packed=2),), 0, packed=2),
     "lars": Rule((_NORM, _NORM, Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("norm", 2, 0), Pass("lars", 3, 2)), 1),
     "none": Rule((), (), 0),
+    **{name: Rule((_MUL, *_ADAM), (Pass("adamw", 4, 3),), 2, matrix=of) for name, of in MATRIX_RULES.items()},
 }
 
 BY_TENSOR = ("single", "torch1", "scripted")
@@ -127,10 +132,15 @@ def rule(name: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a pass runs over: the trainable parameters' sizes, `times[i]` tensors of `numels[i]` (None: one of each)."""
+    """What a pass runs over: the trainable parameters' sizes, `times[i]` tensors of `numels[i]` (None: one of each).
+
+    `matrices`: those of them that this rank updates whole, for optimizers with a rule of their own; `others`: the rest.
+    """
 
     numels: tuple[int, ...]
     times: tuple[int, ...] | None = None
+    matrices: tuple[Matrix, ...] = ()
+    others: Sweep | None = None
 
     @property
     def tensors(self) -> int:
@@ -201,6 +211,10 @@ def tail(
     if optimizer == "none" or not trainable:
         return Tail((), None, 0, 0, -1)
     sweep = Sweep(tuple(p.numel for p in trainable))
+    if OPTIMIZERS[optimizer].matrix is not None:
+        matrices = tuple(Matrix(*p.shape, 1) for p in trainable if len(p.shape) == 2)
+        others = Sweep(tuple(p.numel for p in trainable if len(p.shape) != 2))
+        sweep = replace(sweep, matrices=matrices, others=others)
     first = trainable[0]
     return sweep_tail(sweep, first.dtype, first.grad_dtype, precision, optimizer, implementation, clip_norm, loss_scale)
 
@@ -218,6 +232,8 @@ def sweep_tail(
     """The same for parameters given by their sizes, and by the dtypes of the first one and of its gradient."""
     chosen = rule(optimizer)
     kernels = implementation or ("fused" if precision.master_weights else "foreach")
+    if chosen.matrix is not None and kernels == "fused":
+        kernels = "foreach"  # matrices have no fused kernels
     state = precision.state_dtype
     operators: list[tuple[Phase, OpSignature]] = []
     working = gradient
@@ -242,20 +258,27 @@ def sweep_tail(
     if asks:
         waits_after = len(operators) + chosen.passes.index(_NORM)
     passes = chosen.fused if kernels in FEW_PASSES else chosen.passes
-    for step in passes:
+    of_matrices: list[OpSignature] = []
+    others = sweep if sweep.others is None or chosen.matrix is None else sweep.others
+    if chosen.matrix is not None:
+        for matrix in sweep.matrices:
+            of_matrices += [k for k, n in chosen.matrix.operators(matrix, working, state) for _ in range(n)]
+    operators += [(Phase.OPTIMIZER, kind) for kind in of_matrices]
+    for step in passes if others.numels else ():
         reads = [working, *[state] * (step.reads - 1 - step.packed)][: step.reads] + ["uint8"] * step.packed
         writes = [state] * (step.writes - step.packed) + ["uint8"] * step.packed
         if kernels == "fused" and precision.master_weights and step is chosen.fused[-1]:
             writes.append(weight)  # the fused kernel also writes the half weights
         asked = asks and step is _NORM
-        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, sweep, reads, writes, kernels, asked)))
+        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, others, reads, writes, kernels, asked)))
     if precision.master_weights and kernels != "fused":
         operators.append((Phase.OPTIMIZER, sweep_kind("master_to_weights", sweep, ["float32"], [weight], kernels)))
     width = BYTES_PER_ELEMENT[state]
     return Tail(
         operators=tuple(operators),
         accumulate=sweep_kind("accumulate", sweep, [gradient, gradient], [gradient], "single"),
-        state_bytes=math.ceil(chosen.state_bytes(width) * sweep.total),
+        state_bytes=math.ceil(chosen.state_bytes(width) * others.total)
+        + sum(width * chosen.matrix.state_elements(m) for m in sweep.matrices if chosen.matrix is not None),
         master_bytes=sweep.total * 4 if precision.master_weights else 0,
         host_waits_after=waits_after,
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture import symbolic
+from precision_time.capture.adapters import with_adapters
 from precision_time.capture.captured_model import capture_model, resolve, usual_implementation
 from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
@@ -26,6 +27,7 @@ from precision_time.capture.trace import trace_entry
 from precision_time.errors import JobError
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
+from precision_time.job.lora import Lora
 from precision_time.job.precision import Precision
 from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
@@ -98,6 +100,8 @@ _words = attrgetter(
     "optimizer_impl",
     "clip_norm",
     "loss_scale",
+    "lora",
+    "quantized",
 )
 _OUTSIDE = frozenset({"dp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"})
 _degrees = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE))
@@ -145,6 +149,8 @@ def _step(asked: _Asked) -> TrainingStep:
                 device_type,
                 "pytorch" if undivided else job.framework,  # as `_whole` has it, so that depth alone changes nothing
                 split.depth,
+                job.lora,
+                job.quantized,
             )
         )
 
@@ -275,6 +281,8 @@ class _Key:
     device_type: str
     framework: str
     depth: str
+    lora: Lora | None
+    quantized: str | None
 
 
 @bounded(Skeleton, Parameter, Form, Unit)
@@ -303,6 +311,8 @@ def _layers(key: _Key) -> LayeredGraph:
 
 def _run_by(key: _Key, graph: OpGraph) -> OpGraph:
     """A traced graph as the framework runs it in the key's precision."""
+    if key.lora is not None:
+        graph = with_adapters(graph, key.lora, key.quantized)
     graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     return transform(graph, key.precision, key.execution, key.device_type)
 
@@ -322,7 +332,8 @@ def _shipped_template(builder: str, config: tuple[tuple[str, Any], ...], attenti
 
 def _evaluated(key: _Key, template: Template, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
     """The stored step in the key's precision, framework and execution."""
-    early = key.framework in FUSED or key.framework in MEASURES_TRAINING  # they change it before the precision does
+    # What changes it before the precision does.
+    early = key.framework in FUSED or key.framework in MEASURES_TRAINING or key.lora is not None
     there = template.sizes_of(config, sizes)
     graph = stored_graph(_name(template), _attention(key), key.precision, there, as_traced=early)
     graph = replace(template.with_values(graph, config), name=key.name)

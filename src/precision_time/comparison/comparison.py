@@ -269,4 +269,8 @@ def _step_key(job: Job) -> tuple[str, ...]:
     fields = (job.model, dict(job.model_config), dict(job.input), job.precision, job.batch_size, job.attention)
     layout = job.layout_spec
     degrees = (layout.tp, layout.cp, layout.ep, layout.sp, job.recompute, layout.pp, layout.vpp)
-    return tuple(map(str, (*fields, job.execution, job.optimizer, job.memory_format, *degrees, job.gpus)))
+    return tuple(
+        map(
+            str, (*fields, job.lora, job.quantized, job.execution, job.optimizer, job.memory_format, *degrees, job.gpus)
+        )
+    )

@@ -213,13 +213,14 @@ def spread_terms(
     """The terms of the job that widen the interval. `openness`: of the step factors; default: the shipped one."""
     per_kind = timed.calls_per_kind
     moved = per_kind * timed.works.nbytes
+    offload_s = timed.offload.update_s if isinstance(timed, TimedProgram) else 0.0
     elsewhere_s = timeline.bubble_s + timeline.straggler_wait_s  # waits for ranks whose hosts cost the same
     return SpreadTerms(
         kernel=kernel_spread(timed, per_kind, timeline.step_s),
         factors=(openness or shipped_openness()).log_spread(group_seconds(timed, arch), timeline.step_s),
         host_share=timeline.host_gap_s / timeline.step_s,
         host_spread=timed.host.log_spread,
-        exposed_share=timeline.communication_exposed_s / timeline.step_s,
+        exposed_share=(timeline.communication_exposed_s + offload_s) / timeline.step_s,
         unsupported_share=float(moved[list(timed.works.unsupported)].sum() / (moved.sum() or 1.0)),
         exposed_spread=MEASURED_EXPOSED_SPREAD if timed.communication_source == "measured" else EXPOSED_SPREAD,
         host_busy=min(timeline.host_s / (timeline.step_s - elsewhere_s), 1.0),
@@ -249,13 +250,13 @@ def _above(floor_s: float, terms: dict[str, float]) -> dict[str, float]:
     return {term: seconds * raised for term, seconds in terms.items()}
 
 
-def _sources(timed: TimedSignatures, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
+def _sources(timed: TimedProgram, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
     """Shares of the step by source; the share that anchors explain counts as measured."""
     by_source = per_kind @ timed.source_s * correction.factors.kernels
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[timed.host_source] += timeline.host_gap_s
     seconds[timed.communication_source] += timeline.communication_exposed_s
-    seconds["assumed"] += timeline.straggler_wait_s
+    seconds["assumed"] += timeline.straggler_wait_s + timed.offload.update_s
     kernels = sum(seconds.values())
     if timeline.bubble_s and kernels:  # a bubble is time of other stages, with the same sources
         seconds = {name: value * (1.0 + timeline.bubble_s / kernels) for name, value in seconds.items()}

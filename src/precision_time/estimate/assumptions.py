@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
@@ -17,6 +18,8 @@ def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
             _defaults(job, step),
             _lengths(job, step),
             *_layout(job),
+            _adapters(job, step),
+            _matrices(job, step),
             _execution(job),
             *_precision(step, gpu),
             _around(job, gpu),
@@ -57,6 +60,23 @@ def _layout(job: Job) -> tuple[str, ...]:
     if layout.pp > 1:
         notes.append(f"{job.grad_accum} micro-batches a step (grad_accum) in schedule {layout.schedule}")
     return tuple(notes)
+
+
+def _adapters(job: Job, step: TrainingStep) -> str:
+    if job.lora is None:
+        return ""
+    trained = round(step.layers.trainable_share * step.parameters)
+    packed = "; dequantized at the rate of other casts" if job.quantized else ""
+    return f"{job.lora}: {trained:,} of {step.parameters:,} parameters are trained{packed}"
+
+
+def _matrices(job: Job, step: TrainingStep) -> str:
+    if rule(step.optimizer).matrix is None:
+        return ""
+    shared = job.layout_spec.zero >= 1 and job.layout_spec.data_ranks > 1
+    note = f"{step.optimizer}: matrices of blocks alone, AdamW for all other weights"
+    whole = f"{step.optimizer}: each rank updates whole matrices, whose exchange between ranks takes no time here"
+    return f"{note}; {whole}" if shared else note
 
 
 def _execution(job: Job) -> str:

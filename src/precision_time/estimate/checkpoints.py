@@ -15,6 +15,7 @@ from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.storage import storage
 from precision_time.job.job import Job
+from precision_time.layout.sweeps import kept_states
 
 GB_PER_S_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """PCI-SIG: by generation, after encoding."""
@@ -46,7 +47,10 @@ def checkpoint_bytes(step: TrainingStep, zero: int) -> int:
     # FSDP keeps the fp32 shard instead of half weights.
     weight = 0 if masters and zero >= 2 else BYTES_PER_ELEMENT[precision.parameter_dtype]
     states = rule(step.optimizer).state_bytes(BYTES_PER_ELEMENT[precision.state_dtype])
-    return ceil(step.parameters * step.layers.trainable_share * (weight + (4 if masters else 0) + states))
+    trained = step.parameters * step.layers.trainable_share
+    order = step.layers.order
+    kept = kept_states(step, [(i, order.count(i)) for i in dict.fromkeys(order)], 1, 1)
+    return ceil(trained * (weight + (4 if masters else 0)) + (trained * states if kept is None else kept))
 
 
 def checkpoint_of(job: Job, step: TrainingStep, cluster: Cluster) -> Checkpoint:

@@ -69,6 +69,12 @@ class Memory:
         return sum(self.by_category.values())
 
     @property
+    def allocated_bytes(self) -> int:
+        """Of live tensors alone, as `torch.cuda.max_memory_allocated` counts; the rest is what the process and the
+        allocator hold beside them."""
+        return self.peak_bytes - self.by_category.get(FRAMEWORK, 0)
+
+    @property
     def fits(self) -> bool:
         return self.peak_bytes <= self.capacity_bytes
 
@@ -105,6 +111,7 @@ class Memory:
         values: dict[str, Any] = {
             "by_category": dict(self.by_category),
             "peak_bytes": self.peak_bytes,
+            "allocated_bytes": self.allocated_bytes,
             "capacity_bytes": self.capacity_bytes,
             "peak_interval_bytes": dict(zip(("p10", "p50", "p90"), self.peak_interval, strict=True)),
             "fits": self.fits,

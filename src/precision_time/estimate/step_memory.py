@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from precision_time.bounded_cache import STRUCTURES, bounded
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
+from precision_time.capture.adapters import NF4_BYTES
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, Skeleton
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
 from precision_time.capture.optimizer import rule
@@ -39,7 +43,8 @@ from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.layout.local_bytes import local_bytes
 from precision_time.layout.program import CONTEXT, TENSOR, Chunk, Stage, StepProgram
 from precision_time.layout.step_program import EXPERT_DATA, Options, shared_weights
-from precision_time.layout.unit_program import core_attention
+from precision_time.layout.sweeps import kept_states, matrices_of
+from precision_time.layout.unit_program import core_attention, saved_products
 from precision_time.timeline.pipeline import held_in_flight
 
 NCCL_BYTES = 128 << 20
@@ -87,50 +92,64 @@ def in_flight(program: StepProgram) -> list[int]:
 
 
 class _Use(NamedTuple):
-    """One use of a unit: its lifetimes, its parameters on a rank before sharding over data ranks (all, trainable, the
-    largest trainable tensor), whether it is a block, whether it precedes the blocks, and how it recomputes.
+    """One use of a unit: its lifetimes, its weights on a rank before sharding over data ranks (bytes of all as they are
+    gathered, elements of the trainable ones and of the largest of these), whether it is a block, whether it precedes
+    the blocks, how it recomputes ("ops": by torchtitan's policy, which keeps `saved` bytes of results), and how many
+    equal units in a row are computed again together from the input of the first.
 
     `times` equal uses between equal neighbours are one `_Use`: live bytes grow linearly over them, so the peak is not
     among them.
     """
 
     lives: Lifetimes
-    elements: int
+    gathered: float
     trainable: int
     largest: int
     block: bool
     first: bool
     recompute: str
+    saved: int = 0
+    group: int = 1
     times: int = 1
+
+    @property
+    def reruns(self) -> bool:
+        """Whether its forward pass starts again from its input."""
+        return self.recompute in ("full", "ops")
 
     @property
     def keeps(self) -> int:
         """Bytes kept for the backward pass."""
-        if self.recompute == "full":
-            return self.lives.output
+        if self.reruns:
+            return self.lives.output + self.saved
         return self.lives.kept - (self.lives.core if self.recompute == "selective" else 0)
 
     @property
     def forward(self) -> int:
-        return self.lives.blind if self.recompute == "full" else self.lives.forward
+        if not self.reruns:
+            return self.lives.forward
+        return self.lives.blind + self.saved + (self.lives.output if self.group > 1 else 0)
 
     def backward(self, graded: bool) -> tuple[int, int]:
         """The most alive in its turn backward, in place of what it kept, and which of it are gradients of its weights.
 
         A unit that runs again has at the end all that it keeps without recomputation, beside the gradient that came in.
+        Of a group, all units have that before the last one's turn.
         """
         most, gradients = (self.lives.graded, self.lives.gradients) if graded else (self.lives.backward, 0)
-        again = self.lives.forward + self.lives.output if self.recompute == "full" else 0
-        return (most, gradients) if most >= again else (again, 0)
+        again = self.lives.forward + self.lives.output if self.reruns else 0
+        before = (self.group - 1) * self.lives.kept
+        return (before + most, gradients) if most >= again else (before + again, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
     """Properties of a step's units that do not depend on other degrees of the layout: by unit lifetimes and elements of
     the largest tensor (of all, of the trainable); bytes of an element of weights and of gradients; elements of tied
-    weights; bytes sent from a stage to the next; bytes of the samples."""
+    weights; bytes sent from a stage to the next; bytes of the samples; by unit bytes of saved results (`_Use`)."""
 
     lives: tuple[Lifetimes, ...]
+    saved: tuple[int, ...]
     largest: tuple[int, ...]
     largest_trained: tuple[int, ...]
     weight_bytes: int
@@ -149,6 +168,7 @@ def _parts(step: TrainingStep, framework: str, softmax_inputs: bool) -> _Parts:
     inputs = graph.skeleton.spans.category == Category.INPUTS
     return _Parts(
         lives=lives,
+        saved=tuple(_saved_bytes(graph.skeleton, unit, sizes) for unit in units),
         largest=largest,
         largest_trained=largest_trained,
         weight_bytes=weight,
@@ -157,6 +177,12 @@ def _parts(step: TrainingStep, framework: str, softmax_inputs: bool) -> _Parts:
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
         inputs=int(graph.storage_bytes[inputs].sum()),
     )
+
+
+def _saved_bytes(graph: Skeleton, unit: Unit, sizes: NDArray[Any]) -> int:
+    """Bytes of the results that torchtitan's policy keeps of a unit's forward calls."""
+    inside = np.isin(graph.calls.writer, list(saved_products(graph, unit.forward)))
+    return int(sizes[graph.calls.writes[inside]].sum())
 
 
 @bounded(budget=STRUCTURES)
@@ -187,6 +213,11 @@ class _Asked:
 @bounded()
 def _played(asked: _Asked) -> tuple[Alone, ...]:
     return asked.costs.chunks_alone(asked.stage, asked.first, asked.last)
+
+
+def _held(stage: Stage) -> list[tuple[int, int]]:
+    """Units of a stage and how many times it holds each."""
+    return [(index, times) for chunk in stage.chunks for index, times, _ in chunk.units]
 
 
 class _Costs:
@@ -243,6 +274,8 @@ class _Costs:
             first,
             last,
             self.options.recompute,
+            self.options.recompute_layers,
+            self.options.recompute_method,
             self.options.framework,
             self.appears,
             self.gradient,
@@ -268,16 +301,33 @@ class _Costs:
         if zero >= 3 and masters and self.fsdp:
             # FSDP's MixedPrecision: the shard that is kept is the fp32 master itself.
             weights = self.weight * self._shared(frozen, 0, True)
+        offload = self.program.offload
+        packed = self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
+        leaves = offload is not None and offload.parameters and zero >= 3
+        weights = 0.0 if leaves else weights - (self.weight - NF4_BYTES) * packed
         rows: dict[str, float] = {
             WEIGHTS: weights,
-            STATES: rule(self.step.optimizer).state_bytes(self.state) * trained,
-            MASTERS: 4 * trained if masters else 0.0,
+            STATES: 0.0 if offload else self._states(stage, trained),
+            MASTERS: 4 * trained if masters and not offload else 0.0,
             BUFFERS: self._buckets(stage),
         }
         if self.step.precision.fp8_scaling and self.options.framework != "megatron-bridge" and zero < 3:
             # Transformer Engine keeps an fp8 copy of every matrix and its transpose beside the half weights.
             rows[COPIES] = 2.0 * (stage.dense_elements + stage.expert_elements)
         return rows
+
+    def _states(self, stage: Stage, trained: float) -> float:
+        """Bytes of the optimizer's states. `trained`: elements of this rank's share."""
+        kept = kept_states(self.step, _held(stage), *self._sharing)
+        return rule(self.step.optimizer).state_bytes(self.state) * trained if kept is None else kept
+
+    @property
+    def _sharing(self) -> tuple[int, int]:
+        """Ranks that share the states, of dense weights and of experts."""
+        layout = self.program.layout
+        if not self.zero:
+            return 1, 1
+        return layout.shard_ranks, max(1, min(layout.expert_ranks, layout.shard_ranks))
 
     def _buckets(self, stage: Stage) -> float:
         """Bytes of the buffers that gradients are copied into before they are reduced."""
@@ -300,19 +350,30 @@ class _Costs:
         return 4 if self.fsdp and self.masters else self.gradient
 
     def _gradients(self, stage: Stage) -> float:
-        """All gradients of the stage, as they are kept until the update."""
+        """All gradients of the stage, as they are kept until the update; offloaded ones leave as they are reduced."""
+        if self.program.offload is not None and self.program.offload.reduces_each:
+            return 0.0
         return self._gradient_width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
 
     def _update(self, stage: Stage) -> float:
         """Bytes of temporaries of the update, and of fp32 copies of half-precision gradients."""
+        if self.program.offload is not None:
+            return 0.0
         how = self.step.implementation or ("fused" if self.masters else "foreach")
+        of_matrix = rule(self.step.optimizer).matrix
+        how = "foreach" if of_matrix is not None and how == "fused" else how
         copied = self.masters and self.gradient < 4 and not self.fsdp
         copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or how != "fused")
         trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
-        largest = max((self.largest[i] for c in stage.chunks for i, _, _ in c.units), default=0)
+        largest = max((self.largest_trained[i] for c in stage.chunks for i, _, _ in c.units), default=0)
         over = self.program.layout.shard_ranks if self.zero else 1
-        return (4 if copied else 0) * trained + update_bytes(
-            self.step.optimizer, how, trained, largest / over, self.state
+        one = 0
+        if of_matrix is not None:
+            matrices = matrices_of(self.step.layers.units, _held(stage), *self._sharing)
+            trained -= sum(matrix.elements for matrix in matrices)
+            one = max((of_matrix.temporary_bytes(matrix) for matrix in matrices), default=0)
+        return (4 if copied else 0) * trained + max(
+            one, update_bytes(self.step.optimizer, how, max(trained, 0.0), largest / over, self.state)
         )
 
     # --- temporary bytes
@@ -321,24 +382,51 @@ class _Costs:
         """The uses of a chunk's units in order; of more than four equal ones, the middle ones are one `_Use`."""
         uses: list[_Use] = []
         for index, repeat, again in chunk.units:
-            for recompute, count in ((self.options.recompute, again), ("none", repeat - again)):
+            for recompute, count, group in self._modes(repeat, again):
                 if count > 0:
-                    use = self._use(index, recompute)
+                    use = self._use(index, recompute)._replace(group=group)
                     rest = [use._replace(times=count - 4)] if count > 4 else []
                     uses += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
         return uses
+
+    def _modes(self, repeat: int, again: int) -> list[tuple[str, int, int]]:
+        """Of `repeat` equal units in a row, of which `again` recompute: mode, number of uses and units of each."""
+        options = self.options
+        mode = "ops" if options.saves_products else options.recompute
+        each = options.recompute_layers or 1
+        if options.recompute_method == "uniform" and again:
+            return [
+                (mode, again // each, each),
+                (mode, min(again % each, 1), again % each),
+                ("none", repeat - again, 1),
+            ]
+        if options.recompute_method == "every" and again:  # in the middle, which has no peak, one kind after the other
+            period = [("none", each - 1, 1), (mode, 1, 1)]
+            middle = [("none", (again - 4) * (each - 1), 1), (mode, again - 4, 1)]
+            rows = period * again if again <= 4 else [*period * 2, *middle, *period * 2]
+            return [*rows, ("none", repeat - again * each, 1)]
+        return [(mode, again, 1), ("none", repeat - again, 1)]
 
     def _use(self, index: int, recompute: str) -> _Use:
         unit = self.program.units[index]
         return _Use(
             lives=self.lives[index],
-            elements=unit.dense_elements + unit.expert_elements,
+            gathered=self.program.gathered_bytes(
+                unit.dense_elements + unit.expert_elements, unit.packed_dense + unit.packed_expert
+            ),
             trainable=unit.dense_trainable + unit.expert_trainable,
             largest=self.largest_trained[index],
             block=unit.name not in (BEFORE, AFTER),
             first=unit.name == BEFORE,
             recompute=recompute,
+            saved=self._saved(index) if recompute == "ops" else 0,
         )
+
+    def _saved(self, index: int) -> int:
+        """Bytes of the results that torchtitan's policy keeps, also of the reduce-scatters of each half of a block."""
+        layout = self.program.layout
+        reduced = 2 * self.lives[index].output if layout.sp and layout.tp > 1 else 0
+        return self.parts.saved[index] + reduced
 
     def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """By chunk: bytes that one micro-batch keeps, and its fullest moment without other micro-batches."""
@@ -371,13 +459,13 @@ class _Costs:
                         BUFFERS: self.received + self._gathered(uses, place, 1),
                     }
                 )
-            level += use.times * (use.keeps - (use.lives.copies if use.recompute != "full" else 0))
-            copies += use.times * use.lives.copies
-        copies -= sum(use.times * use.lives.copies for use in uses if use.recompute == "full")
+            level += use.times * (use.keeps - (0 if use.reruns else use.lives.copies))
+            copies += use.times * use.group * use.lives.copies
+        copies -= sum(use.times * use.group * use.lives.copies for use in uses if use.reruns)
         done = 0.0
         for place in range(len(uses) - 1, -1, -1):
             use = uses[place]
-            own = use.lives.copies if use.recompute != "full" else 0
+            own = 0 if use.reruns else use.lives.copies
             level -= use.times * (use.keeps - own)
             copies -= use.times * own
             if use.times == 1:
@@ -393,7 +481,7 @@ class _Costs:
                         BUFFERS: self.received + self._gathered(uses, place, -1),
                     }
                 )
-            done += use.times * self._done(use)
+            done += use.times * use.group * self._done(use)
         if self.fsdp:
             rest = sum(use.times * use.trainable for use in uses if not use.block)
             reduced = next((use.trainable for use in uses if use.block), 0)
@@ -414,6 +502,8 @@ class _Costs:
         if self.fsdp and not use.block:
             return float(self.gradient * (use.trainable + (0 if use.first else self.tied)))  # reduced at the end
         if not self.appears:
+            return 0.0
+        if self.program.offload is not None and self.program.offload.reduces_each:
             return 0.0
         if self.zero < 2:
             return float(self.gradient * (use.trainable + (0 if use.block or use.first else self.tied)))
@@ -444,12 +534,11 @@ class _Costs:
         before = uses[place - towards] if 0 <= place - towards < len(uses) else None
         total = 0.0
         if self.zero >= 3:
-            blocks = sum(u.elements for u in (use, ahead) if u is not None and u.block)
+            blocks = sum(u.gathered for u in (use, ahead) if u is not None and u.block)
             # ZeRO 3 and Megatron's FSDP take them module by module.
             outside = [u for u in uses if not u.block]
-            all_outside = sum(u.times * u.elements for u in outside)
-            rest = all_outside if self.fsdp else max((u.elements for u in outside), default=0)
-            total += self.program.weight_bytes * (blocks + rest)
+            all_outside = sum(u.times * u.gathered for u in outside)
+            total += blocks + (all_outside if self.fsdp else max((u.gathered for u in outside), default=0))
         if towards < 0 and before is not None and before.block:
             total += self.program.gradient_bytes * before.trainable
         return total

@@ -163,6 +163,9 @@ NODE: Mapping[str, EntryField] = {
     "tdp_w": EntryField(number(1e-3, 1e5, "W"), "power limit of the GPU here", "tdp_w"),
     "cores": EntryField(whole(1, 10**5, "cores"), "CPU cores", "cores"),
     "host_memory_gib": EntryField(number(1e-3, 1e6, "GiB"), "memory of the CPUs", "host_memory_bytes", 2**30),
+    "host_memory_gb_per_s": EntryField(
+        number(1e-3, 1e6, "GB/s"), "bandwidth of the memory of the CPUs", "host_bytes_per_s", 1e9
+    ),
     "gpus": EntryField(NAMES, "GPUs that it is sold with", "gpu_names"),
     "intra": EntryField(NAME, "fabric inside a node", "intra"),
     "inter": EntryField(NAME, "fabric between nodes", "inter"),

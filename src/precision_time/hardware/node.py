@@ -38,6 +38,8 @@ class Node:
     """CPU cores (not hardware threads); None: not known."""
     host_memory_bytes: int | None = None
     """Memory of the CPUs; None: not known."""
+    host_bytes_per_s: float | None = None
+    """Bandwidth of the memory of the CPUs; None: not known."""
     default_for: tuple[str, ...] = ()
     """GPUs for which this is the node when the job names none."""
     aliases: tuple[str, ...] = ()

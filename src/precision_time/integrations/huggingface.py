@@ -129,6 +129,7 @@ class PredictTime(TrainerCallback):
             "steps": self._steps,
             "start_up_s": 0.0,
             "checkpoint_every_steps": live.checkpoints.every_steps,
+            **offload_of(args),
             **optimizer_words,
             **node_fields(),
         }
@@ -147,14 +148,26 @@ class PredictTime(TrainerCallback):
         return output if self._loss is None else self._loss(output)
 
 
+def offload_of(args: Any) -> dict[str, str]:
+    """The job's fields of what TrainingArguments offload to the host."""
+    plugin: Any = getattr(args, "deepspeed_plugin", None)
+    stage = getattr(plugin, "zero_stage", None)
+    if args.deepspeed and stage:
+        devices = [getattr(plugin, f"offload_{what}_device", None) for what in ("optimizer", "param")]
+        states, weights = (device if device in ("cpu", "nvme") else None for device in devices)
+        if states or weights:
+            word = "parameters" if weights and stage == 3 else "optimizer"
+            return {"offload": f"{word}-nvme" if "nvme" in (states, weights) else word, "framework": "deepspeed"}
+    elif args.fsdp and ("offload" in str(args.fsdp) or (getattr(args, "fsdp_config", None) or {}).get("cpu_offload")):
+        return {"offload": "parameters"}
+    return {}
+
+
 def layout_of(args: Any) -> tuple[str, tuple[str, ...]]:
     """The layout of TrainingArguments, and a note about what of it is not predicted."""
     stage = getattr(getattr(args, "deepspeed_plugin", None), "zero_stage", None)
     if args.deepspeed and stage is not None:
-        devices = [getattr(args.deepspeed_plugin, f"offload_{what}_device", None) for what in ("optimizer", "param")]
-        offloads = any(device not in (None, "none") for device in devices)
-        notes = ("offloading to the host is not predicted: memory is less, and a step longer",) if offloads else ()
-        return f"zero{stage}" if stage else "dp", notes
+        return f"zero{stage}" if stage else "dp", ()
     if args.fsdp:
         return "fsdp", ()
     if getattr(args, "n_gpu", 1) > 1:

@@ -35,7 +35,7 @@ def predict_module(
 ) -> Estimate:
     """The estimate of a training step of a module that is at hand, without moving or copying its weights.
 
-    model      a `torch.nn.Module`: an instance, also compiled, wrapped in DDP, sharded by `fully_shard` or on a GPU, or
+    model      a `torch.nn.Module`: an instance, also compiled, wrapped in DDP, sharded by FSDP or on a GPU, or
                a class without arguments
     batch      one batch as the loader returns it: (inputs, targets) with `loss`, else what the model takes
     loss       function of (output, targets); None where the model returns its loss

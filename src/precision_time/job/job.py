@@ -37,6 +37,7 @@ from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
 from precision_time.job.layout import Layout
 from precision_time.job.layout_parsing import parse_layout
+from precision_time.job.lora import QUANTIZED, Lora, parse_lora
 from precision_time.job.precision import PRECISIONS, Precision, parse_precision
 from precision_time.job.run import RUN_FIELDS, Run
 from precision_time.job.schedule import PrecisionFrom, parse_schedule
@@ -46,23 +47,30 @@ DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"
 
 OPTIMIZERS = (
-    "sgd", "adam", "adamw", "adamw-8bit", "adafactor", "lion", "lamb", "lars", "novograd", "rmsprop", "adagrad", "none",
+    "sgd", "adam", "adamw", "adamw-8bit", "adafactor", "lion", "muon", "soap", "shampoo", "lamb", "lars", "novograd",
+    "rmsprop", "adagrad", "none",
 )  # fmt: skip
 OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
 LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "flash2", "triton", "math")
-RECOMPUTES = ("none", "selective", "full")
+OFFLOADS = ("optimizer", "optimizer-nvme", "parameters", "parameters-nvme")
+RECOMPUTES = ("none", "selective", "selective-ops", "full")
+RECOMPUTE_METHODS = ("block", "uniform", "every")
 FRAMEWORKS = (
     "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan",
     "internevo", "mxnet",
 )  # fmt: skip
+FSDP_FRAMEWORKS = frozenset({"pytorch", "llm-foundry", "torchtitan", "mxnet", "internevo"})
+"""Frameworks whose sharded weights are FSDP's: the shard that is kept is the fp32 master."""
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-_RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective"}
+_RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective",
+                      "op": "selective-ops"}  # fmt: skip
+_OFFLOAD_ALIASES = {"cpu": "optimizer", "nvme": "optimizer-nvme", "all": "parameters"}
 _FORMAT_ALIASES = {"channels_last": "nhwc", "channels_last_3d": "nhwc", "contiguous": "nchw"}
 
 
@@ -122,6 +130,14 @@ class Job:
     model_config: Mapping[str, Value] = option(
         (), structured("mapping", _mapping), "where it departs from the named model: key=value;..."
     )
+    lora: Lora | None = option(  # noqa: RUF009
+        None,
+        optional(structured("mapping", parse_lora)),
+        "adapters trained beside frozen weights: a rank, or rank=16;targets=q_proj,v_proj;dropout=0.05",
+    )
+    quantized: str | None = option(
+        None, optional(choice(QUANTIZED)), "with lora: format of the frozen weights of linear layers (QLoRA)"
+    )
     input: Mapping[str, Value] = option(
         (), structured("mapping", _mapping), "input sizes: image_size=224, seq_len=128, ... as key=value;..."
     )
@@ -167,12 +183,22 @@ class Job:
     recompute: str = option(
         "none",
         choice(RECOMPUTES, _RECOMPUTE_ALIASES),
-        "activations recomputed in the backward pass; selective: those inside attention",
+        "activations recomputed in the backward pass; selective: inside attention; selective-ops: all but products",
     )
     recompute_layers: int | None = option(
         None,
         optional(whole(1, 10**4, "layers")),
         "with recompute full: only so many layers of each pipeline stage (default: all)",
+    )
+    recompute_method: str | None = option(
+        None,
+        optional(choice(RECOMPUTE_METHODS)),
+        "with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)",
+    )
+    offload: str | None = option(
+        None,
+        optional(choice(OFFLOADS, _OFFLOAD_ALIASES)),
+        "kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters",
     )
     execution: str = option("eager", choice(EXECUTIONS), "how the step is run")
     framework: str = option(
@@ -223,7 +249,22 @@ class Job:
                 f"recompute_layers {self.recompute_layers} goes with recompute full, not {self.recompute}; "
                 f"set recompute to full or leave recompute_layers out"
             )
+        if self.recompute_method is not None and self.recompute_layers is None:
+            raise JobError(
+                f"recompute_method {self.recompute_method} needs a number of layers; set recompute_layers, such as 1"
+            )
+        if self.offload is not None:
+            _check_offload(self, layout)
+        if self.quantized and self.lora is None:
+            raise JobError(
+                f"quantized {self.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
+            )
         self._settle_precision()
+        if self.quantized and self.precision_spec.fp8_scaling:
+            raise JobError(
+                f"quantized {self.quantized} gives products in the dtype of activations, and precision is "
+                f"{self.precision}; set precision to bf16-master, or leave quantized out"
+            )
         if self.nodes is not None and self.gpus % self.nodes:
             raise JobError(
                 f"gpus {self.gpus} cannot be shared out evenly over nodes {self.nodes}; "
@@ -310,7 +351,7 @@ class Job:
             value = getattr(self, name)
             if name == "precision" and self.schedule:
                 value = [entry.to_dict() for entry in self.schedule]
-            elif name in ("run", "data"):
+            elif name in ("run", "data") or (name == "lora" and value is not None):
                 value = value.to_dict()
             elif isinstance(value, Mapping):
                 value = {key: list(v) if isinstance(v, tuple) else v for key, v in value.items()}
@@ -354,6 +395,8 @@ class Job:
         """One line for people: model, precision, GPUs and every other field that is not its default."""
         parts = [self.model]
         parts += [",".join(f"{k}={v}" for k, v in m.items()) for m in (self.model_config, self.input) if m]
+        if self.lora is not None:
+            parts.append(f"{self.lora}{f' on {self.quantized} weights' if self.quantized else ''}")
         parts.append(" then ".join(entry.precision for entry in self.schedule) or self.precision)
         parts.append(f"{self.gpus} x {self.gpu}")
         parts.append("default batch" if self.batch_size is None else f"batch {self.batch_size}")
@@ -362,10 +405,16 @@ class Job:
         if self.layout != "dp":
             parts.append(self.layout)
         if self.recompute != "none":
-            layers = "" if self.recompute_layers is None else f" of {self.recompute_layers} layers a stage"
+            layers = (
+                ""
+                if self.recompute_layers is None
+                else _RECOMPUTED[self.recompute_method].format(self.recompute_layers)
+            )
             parts.append(f"recompute {self.recompute}{layers}")
         if self.data:
             parts.append(f"data from {self.data.storage or 'a given storage'}")
+        if self.offload is not None:
+            parts.append(f"offload {self.offload}")
         for name in ("optimizer", "memory_format", "attention", "execution"):
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:
@@ -375,5 +424,26 @@ class Job:
         return " · ".join(parts)
 
 
+def _check_offload(job: Job, layout: Layout) -> None:
+    offload, optimizer, fsdp = job.offload, job.optimizer, job.framework in FSDP_FRAMEWORKS and layout.zero >= 2
+    weights = str(offload).startswith("parameters")
+    least = 1 if not weights else 2 if fsdp else 3
+    if layout.zero < least:
+        names = "zero1, zero2 or zero3" if least == 1 else "zero3"
+        raise JobError(f"offload {offload} needs shards, and layout is {layout.label}; set layout to {names}")
+    if fsdp and offload != "parameters":
+        raise JobError(
+            f"offload {offload} is DeepSpeed's, and framework is {job.framework}, whose FSDP offloads parameters with "
+            "their states; set offload to parameters, or framework to deepspeed"
+        )
+    if layout.pp > 1:
+        raise JobError(f"offload {offload} goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
+    if optimizer in ("muon", "soap", "shampoo"):
+        raise JobError(f"offload {offload} has no update of {optimizer} on CPUs; set optimizer to adamw")
+
+
+_RECOMPUTED = dict.fromkeys((None, "block"), " of {} layers a stage") | {
+    "uniform": " in groups of {} layers", "every": " of every layer whose number {} divides",
+}  # fmt: skip
 JOB_FIELDS = tuple(item.name for item in dataclasses.fields(Job) if item.name != "code")
 _DEFAULTS = {item.name: item.default for item in dataclasses.fields(Job)}

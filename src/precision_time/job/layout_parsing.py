@@ -133,7 +133,7 @@ def _settle(fields: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
     """The layout of the collected fields: first the degrees, whose product is `gpus`, then the sharding of states."""
     if "lora" in fields:
         raise JobError(
-            f"layout lora={fields['lora']} is not a degree; put it into the model, model_config lora={fields['lora']}"
+            f"layout lora={fields['lora']} is not a degree; leave it out of the layout and set lora to {fields['lora']}"
         )
     if _CHUNK in fields:
         raise JobError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from precision_time.capture.adapters import NF4_BYTES
 from precision_time.job.layout import Layout
 from precision_time.layout.segment import OpSignatures, Segment
 
@@ -40,6 +41,7 @@ class UnitProgram:
     weight_elements  parameters held if nothing is sharded over data-parallel ranks; `expert_elements` of them belong to
                      experts and are replicated over fewer ranks
     trainable        of the dense and the expert ones, those with gradients
+    packed           of the dense and the expert ones, those stored in 4 bits
     """
 
     name: str
@@ -55,6 +57,8 @@ class UnitProgram:
     expert_trainable: int
     attention: tuple[int, ...] = ()
     """Operators of attention among the forward calls, as indices into the program's `kinds`."""
+    packed_dense: int = 0
+    packed_expert: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,30 @@ class Stage:
     expert_trainable: int
     dense_elements: int
     expert_elements: int
+    packed_dense: int = 0
+    packed_expert: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What a rank keeps and updates on its host.
+
+    parameters    also the weights, of which every pass fetches its share; `nvme`: on NVMe drives
+    trained_elements, held_elements   of the rank's share: updated; of all weights
+    state_bytes, update_bytes         per updated element: kept (states, master weights); moved by the CPUs in an update
+    weight_bytes, gradient_bytes      per element that crosses to the GPU and back
+    reduces_each  gradients leave after every micro-batch, as they are reduced; else once a step
+    """
+
+    parameters: bool
+    nvme: bool
+    trained_elements: float
+    held_elements: float
+    state_bytes: float
+    update_bytes: float
+    weight_bytes: float
+    gradient_bytes: float
+    reduces_each: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,8 +161,13 @@ class StepProgram:
     buckets: Buckets = Buckets()
     broadcast_bytes: int = 0
     length_spread: float = 0.0
+    offload: Offload | None = None
     unit_kinds: OpSignatures | None = None
     """The first of `kinds`, to which all units refer; None: all of them."""
+
+    def gathered_bytes(self, elements: int, packed: int) -> float:
+        """Bytes on the wire of weights, `packed` of which are stored and sent in 4 bits."""
+        return self.weight_bytes * elements - (self.weight_bytes - NF4_BYTES) * packed
 
     @property
     def reductions(self) -> int:

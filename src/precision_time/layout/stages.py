@@ -53,17 +53,25 @@ def _shares(blocks: int, parts: int) -> list[int]:
 
 @bounded()
 def chunks_of(
-    units: tuple[UnitProgram, ...], parts: tuple[tuple[int, ...], ...], recompute: str, recompute_layers: int | None
+    units: tuple[UnitProgram, ...],
+    parts: tuple[tuple[int, ...], ...],
+    recompute: str,
+    recompute_layers: int | None,
+    method: str | None = None,
 ) -> tuple[tuple[Chunk, ...], Held]:
-    """The chunks of a stage, and which units it holds how many times."""
+    """The chunks of a stage, and which units it holds how many times. `method`: see the job's field."""
     chunks = []
     held: dict[int, int] = {}
+    blocks, every = 0, recompute_layers if method == "every" else None
+    if method in ("every", "uniform"):
+        recompute_layers = None
     for place, part in enumerate(parts):
         left = _recomputed_layers(recompute, recompute_layers, place, len(parts))
         runs: list[list[int]] = []
         for index in part:
             block = units[index].name not in (BEFORE, AFTER)
-            again = 1 if block and (left is None or left > 0) else 0
+            blocks += block
+            again = 1 if block and (left is None or left > 0) and blocks % (every or 1) == 0 else 0
             if again and left is not None:
                 left -= 1
             if runs and runs[-1][0] == index:

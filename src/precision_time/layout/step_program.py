@@ -18,8 +18,9 @@ from precision_time.capture.graph import (
     Skeleton,
 )
 from precision_time.capture.layers import AFTER, BEFORE, Unit
+from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
-from precision_time.job.job import Job
+from precision_time.job.job import FSDP_FRAMEWORKS, Job
 from precision_time.job.layout import Layout
 from precision_time.layout.buckets import stage_buckets
 from precision_time.layout.program import (
@@ -30,6 +31,7 @@ from precision_time.layout.program import (
     TENSOR,
     Buckets,
     Chunk,
+    Offload,
     Stage,
     StepProgram,
     UnitProgram,
@@ -66,13 +68,21 @@ class Options:
     softmax_inputs: bool = False
     zeroes_gradients: bool = False
     stops_recomputing: bool = False
+    recompute_method: str | None = None
+    offload: str | None = None
 
     @property
     def repeated(self) -> str:
         """What of a block runs again in the backward pass, as `unit_program` names it."""
         if self.recompute == "full" and self.stops_recomputing:
             return UNTIL_SAVED
-        return SECOND_PRODUCTS if self.recompute == "selective" and self.framework == "torchtitan" else self.recompute
+        return SECOND_PRODUCTS if self.saves_products else self.recompute
+
+    @property
+    def saves_products(self) -> bool:
+        """Whether torchtitan's policy decides what is kept: by name, or because its step is selective."""
+        by_framework = self.recompute == "selective" and self.framework == "torchtitan"
+        return by_framework or self.recompute == "selective-ops"
 
     @classmethod
     def of(cls, job: Job) -> Options:
@@ -88,6 +98,8 @@ class Options:
             job.keeps_softmax_inputs,
             job.zeroes_gradients,
             job.stops_recomputing,
+            job.recompute_method,
+            job.offload,
         )
 
 
@@ -151,6 +163,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         expert_over,
         options.recompute,
         options.recompute_layers,
+        options.recompute_method,
         adds,
         sums=over if copied else 1,
         loss_scale=options.loss_scale,
@@ -158,7 +171,8 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         buckets=ddp,
         wire=None if copied else wire,
     )
-    stages, more = _stages(updates_of(step), step.layers.order, units, cut)
+    updates = updates_of(step) if options.offload is None else replace(updates_of(step), optimizer="none")
+    stages, more = _stages(updates, step.layers.order, units, cut)
     weight, gradient = _wire(step, options)
     unit_kinds = _of_graphs(step, units.more)
     tied = shared_weights(step.layers.graph.skeleton, step.layers.units) if layout.pp > 1 else ()
@@ -178,7 +192,37 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         buckets=stage_buckets(step.layers.units, stages[0].chunks, wire) if ddp and layout.pp == 1 else Buckets(),
         broadcast_bytes=step.layers.graph.buffer_bytes if ddp else 0,
         length_spread=step.length_spread,
+        offload=_offload(step, layout, options, stages[0], (weight, gradient)),
         unit_kinds=unit_kinds,
+    )
+
+
+_CPU_KERNELS = frozenset({"deepspeed", "megatron-deepspeed"})
+"""Frameworks with a fused update on CPUs (DeepSpeed's CPUAdam, CPULion, CPUAdagrad)."""
+
+
+def _offload(
+    step: TrainingStep, layout: Layout, options: Options, stage: Stage, wire: tuple[float, float]
+) -> Offload | None:
+    """What the rank's host does. `wire`: bytes per element of gathered weights and of reduced gradients."""
+    if options.offload is None:
+        return None
+    precision, chosen = step.precision, rule(step.optimizer)
+    over, expert_over = layout.shard_ranks, max(1, min(layout.expert_ranks, layout.shard_ranks))
+    width, masters = BYTES_PER_ELEMENT[precision.state_dtype], precision.master_weights
+    shards = masters and layout.zero >= 2 and options.framework in FSDP_FRAMEWORKS
+    fused = options.framework in _CPU_KERNELS or step.implementation == "fused"
+    moved = sum(width * (p.reads + p.writes) for p in (chosen.fused if fused else chosen.passes))
+    return Offload(
+        parameters=options.offload.startswith("parameters"),
+        nvme=options.offload.endswith("nvme"),
+        trained_elements=stage.dense_trainable / over + stage.expert_trainable / expert_over,
+        held_elements=stage.dense_elements / over + stage.expert_elements / expert_over,
+        state_bytes=chosen.state_bytes(width) + (4.0 if masters else 0.0),
+        update_bytes=moved + (wire[0] if masters else 0.0),
+        weight_bytes=4.0 if shards else wire[0],
+        gradient_bytes=4.0 if shards else wire[1],
+        reduces_each=layout.zero >= 2,
     )
 
 
@@ -219,11 +263,13 @@ def _stages(step: Updates, order: tuple[int, ...], units: _Units, cut: Cut) -> t
     by_parts: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
     every = _parts(step.units, order, cut.pp, cut.vpp)
-    swept = replace(cut, pp=1, vpp=1, recompute="none", recompute_layers=None)  # not what sweeps depend on
+    swept = replace(
+        cut, pp=1, vpp=1, recompute="none", recompute_layers=None, recompute_method=None
+    )  # not what sweeps depend on
     tied = shared_weights(step.skeleton, step.units) if cut.pp > 1 else ()
     for parts in every:
         if parts not in by_parts:
-            split = chunks_of(units.programs, parts, cut.recompute, cut.recompute_layers)
+            split = chunks_of(units.programs, parts, cut.recompute, cut.recompute_layers, cut.recompute_method)
             by_parts[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
         stages.append(by_parts[parts])
     return tuple(stages), _remembered(tuple(kinds.index)[len(units.more) :])
@@ -283,6 +329,8 @@ def _stage(
         expert_trainable=sum(units[i].expert_trainable * n for i, n in held),
         dense_elements=sum(units[i].dense_elements * n for i, n in held) + copied,
         expert_elements=sum(units[i].expert_elements * n for i, n in held),
+        packed_dense=sum(units[i].packed_dense * n for i, n in held),
+        packed_expert=sum(units[i].packed_expert * n for i, n in held),
     )
 
 

@@ -3,14 +3,15 @@ sums of gradients over micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 from precision_time.bounded_cache import STRUCTURES, bounded
-from precision_time.capture.graph import OpSignature, Parameter, Phase, Skeleton
-from precision_time.capture.layers import Unit
-from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, Parameter, Phase, Skeleton
+from precision_time.capture.layers import AFTER, BEFORE, Unit
+from precision_time.capture.matrix_optimizers import Matrix
+from precision_time.capture.optimizer import Sweep, Tail, rule, sweep_kind, sweep_tail, tail
 from precision_time.capture.training_step import TrainingStep
 from precision_time.job.precision import Precision
 
@@ -32,6 +33,7 @@ class Cut:
     expert_over: int
     recompute: str
     recompute_layers: int | None
+    recompute_method: str | None
     accumulates: bool
     sums: int
     """Ranks that share the accumulated gradients: 1 below ZeRO 2, where every rank keeps all of them."""
@@ -118,8 +120,7 @@ def _bucket_copies(step: Updates, held: Held, copies: Sequence[Parameter], cut: 
     for p in copies:
         if p.trainable and p.ready >= 0:
             counts[p.numel] = counts.get(p.numel, 0) + 1
-    order = tuple(sorted(counts.items()))
-    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+    sweep = _sweep_of(counts)
     wire = cut.wire or first.grad_dtype
     return (
         ((Phase.BACKWARD, sweep_kind("into_buckets", sweep, [first.grad_dtype], [wire], "single")),),
@@ -130,16 +131,20 @@ def _bucket_copies(step: Updates, held: Held, copies: Sequence[Parameter], cut: 
 def _tail(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
     """The optimizer over this rank's shard of the parameters of `held` units and of `copies`."""
     sizes: dict[int, int] = {}
+    others: dict[int, int] = {}
     first = None
     for known, repeat in (*((sizes_of(step.units[i]), n) for i, n in held), (_sizes_among(copies), 1)):
         first = first or known.first
-        for numel, expert, times in known.sizes:
-            own = ceil(numel / (cut.expert_over if expert else cut.over))
-            sizes[own] = sizes.get(own, 0) + times * repeat
+        for counts, of in ((sizes, known.sizes), (others, known.others)):
+            for numel, expert, times in of:
+                own = ceil(numel / (cut.expert_over if expert else cut.over))
+                counts[own] = counts.get(own, 0) + times * repeat
     if first is None or step.optimizer == "none":
         return tail((), step.precision, step.optimizer)
-    order = tuple(sorted(sizes.items()))
-    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+    sweep = _sweep_of(sizes)
+    if rule(step.optimizer).matrix is not None:
+        matrices = matrices_of(step.units, held, cut.over, cut.expert_over)
+        sweep = replace(sweep, matrices=tuple(matrices), others=_sweep_of(others))
     return _sweep_tail(
         sweep,
         first.dtype,
@@ -152,18 +157,45 @@ def _tail(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> T
     )
 
 
+def _sweep_of(sizes: Mapping[int, int]) -> Sweep:
+    """Tensors given by how many there are of each size."""
+    order = tuple(sorted(sizes.items()))
+    return Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+
+
+def kept_states(step: TrainingStep, held: Iterable[tuple[int, int]], over: int, expert_over: int) -> float | None:
+    """Bytes of the optimizer's states of one of `over` ranks, of an optimizer that keeps matrices in another way than
+    other weights; None for any other optimizer. `held`: units and how many times."""
+    chosen, width = rule(step.optimizer), BYTES_PER_ELEMENT[step.precision.state_dtype]
+    if chosen.matrix is None:
+        return None
+    held, units = tuple(held), step.layers.units
+    total = 0.0
+    for index, repeat in held:
+        for numel, expert, times in sizes_of(units[index]).others:
+            total += chosen.state_bytes(width) * numel * times * repeat / (expert_over if expert else over)
+    matrices = matrices_of(units, held, over, expert_over)
+    return total + width * sum(chosen.matrix.state_elements(matrix) for matrix in matrices)
+
+
 _sweep_tail = bounded()(sweep_tail)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Trainable parameters of a unit: (elements, whether of an expert, how many of this size), and the first of
-    them; elements of all parameters, of experts and others."""
+    them; elements of all parameters, of experts and others, and those of them that are stored in 4 bits."""
 
     sizes: tuple[tuple[int, bool, int], ...]
     first: Parameter | None
     dense: int
     expert: int
+    packed_dense: int = 0
+    packed_expert: int = 0
+    matrices: tuple[tuple[Matrix, bool], ...] = ()
+    """The trainable matrices of a block, for optimizers that update them whole, and whether they are of an expert."""
+    others: tuple[tuple[int, bool, int], ...] = ()
+    """`sizes` without these."""
 
     def trainable(self, expert: bool) -> int:
         """Elements of the trainable parameters, of experts or of the others."""
@@ -172,17 +204,43 @@ class Sizes:
 
 @bounded(Parameter, budget=STRUCTURES)
 def sizes_of(unit: Unit) -> Sizes:
-    return _sizes_among(unit.parameters)
+    found = _sizes_among(unit.parameters)
+    if unit.name in (BEFORE, AFTER):
+        return found
+    counts: dict[tuple[int, int, bool], int] = {}
+    others = []
+    for p in unit.parameters:
+        expert = EXPERTS in f".{p.name}."
+        if len(p.shape) != 2 and not (expert and len(p.shape) == 3):
+            others.append(p)
+        elif p.trainable and p.ready >= 0:
+            key = (*p.shape[-2:], expert)
+            counts[key] = counts.get(key, 0) + (p.shape[0] if len(p.shape) == 3 else 1)
+    matrices = tuple([(Matrix(rows, columns, n), expert) for (rows, columns, expert), n in counts.items()])
+    return replace(found, matrices=matrices, others=_sizes_among(others).sizes)
+
+
+def matrices_of(units: Sequence[Unit], held: Iterable[tuple[int, int]], over: int, expert_over: int) -> list[Matrix]:
+    """The matrices that one of `over` ranks updates, each whole, of units held so many times."""
+    counts: dict[tuple[int, int, bool], int] = {}
+    for index, repeat in held:
+        for matrix, expert in sizes_of(units[index]).matrices:
+            key = (matrix.rows, matrix.columns, expert)
+            counts[key] = counts.get(key, 0) + matrix.times * repeat
+    shares = {True: expert_over, False: over}
+    return [Matrix(rows, columns, ceil(n / shares[expert])) for (rows, columns, expert), n in counts.items()]
 
 
 def _sizes_among(parameters: Sequence[Parameter]) -> Sizes:
     counts: dict[tuple[int, bool], int] = {}
-    held = [0, 0]
+    held, packed = [0, 0], [0, 0]
     first = None
     for p in parameters:
         numel, expert = p.numel, EXPERTS in f".{p.name}."
         held[expert] += numel
+        packed[expert] += numel if p.packed else 0
         if p.trainable and p.ready >= 0:
             first = first or p
             counts[numel, expert] = counts.get((numel, expert), 0) + 1
-    return Sizes(tuple([(*key, times) for key, times in counts.items()]), first, *held)
+    sizes = tuple([(*key, times) for key, times in counts.items()])
+    return Sizes(sizes, first, held[0], held[1], packed[0], packed[1], others=sizes)

@@ -81,6 +81,8 @@ def _plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, 
         dense_trainable=sizes.trainable(expert=False),
         expert_trainable=sizes.trainable(expert=True),
         attention=_attention_kinds(graph, unit),
+        packed_dense=sizes.packed_dense,
+        packed_expert=sizes.packed_expert,
     )
 
 
@@ -135,10 +137,16 @@ def _until_saved(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
 
 
 def _without_saved_products(graph: Skeleton, calls: Sequence[int]) -> tuple[int, ...]:
+    saved = saved_products(graph, calls)
+    return tuple([i for i in calls if i not in saved])
+
+
+def saved_products(graph: Skeleton, calls: Sequence[int]) -> set[int]:
+    """Those of some forward calls whose results torchtitan's policy keeps."""
     names = {i: graph.names[graph.calls.kind[i]] for i in calls}
     saved = {i for i, name in names.items() if name == "pt.attention"}
     saved.update([i for i, name in names.items() if name == "aten.mm"][::2])
-    return tuple([i for i in calls if i not in saved])
+    return saved
 
 
 def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[CollectiveOp, ...]:

@@ -132,6 +132,12 @@ def check(job: Job) -> None:
             "loss_scale static is apex's and cannot be trained here: PyTorch's GradScaler asks for overflows in every "
             "step; use dynamic"
         )
+    if job.lora is not None:
+        raise MeasureError(
+            "lora cannot be trained here: PyTorch itself has no adapters; give a FILE.py:FUNCTION whose module has them"
+        )
+    if job.offload is not None:
+        raise MeasureError("offload is DeepSpeed's and FSDP's and cannot be trained here; leave it out")
     if job.execution not in ("eager", "compile"):
         raise MeasureError(f"execution {job.execution} cannot be trained here; use eager or compile")
 

@@ -140,5 +140,7 @@ def _stage_data(program: StepProgram, stage: Stage) -> tuple[Sent, ...]:
         return (("all_reduce", reduced),)
     if program.layout.zero < 3:
         return (("reduce_scatter", reduced), ("all_gather", trainable * program.weight_bytes))
-    held = (stage.dense_elements + stage.expert_elements) * program.weight_bytes
+    held = program.gathered_bytes(
+        stage.dense_elements + stage.expert_elements, stage.packed_dense + stage.packed_expert
+    )
     return (("reduce_scatter", reduced), ("all_gather", 2.0 * held * program.micro_batches))

@@ -29,6 +29,8 @@ from precision_time.timing.passes import LAUNCH_LATENCY_S, Pass
 from precision_time.timing.program_times import TimedProgram, host_seconds
 from precision_time.timing.ranks import averaged
 
+HOST = "host"
+"""Copies between device and host, among the groups of exposed communication."""
 MOST_STEPS = 8
 """Steps run to find the steady one."""
 
@@ -63,8 +65,11 @@ class _Step:
         averaging = averaged(self.timed.wait_share, between)
         straggler_wait = averaging * taken.device + (self.timed.wait_share - averaging) * once_s
         exposed_by, hidden_by = communication_within_units(self.timed, self.stage)
-        exposed_by[DATA] = exposed_by.get(DATA, 0.0) + taken.exposed
-        hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(taken.sent - taken.exposed, 0.0)
+        copied_s = self.timed.offload.copies_s(program.micro_batches)
+        exposed = max(taken.exposed - copied_s - self.timed.offload.update_s, 0.0)
+        exposed_by[DATA] = exposed_by.get(DATA, 0.0) + exposed
+        exposed_by[HOST] = copied_s
+        hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(taken.sent - exposed, 0.0)
         timeline = timeline_of(self.timed, self.stage, taken.device, straggler_wait, exposed_by, hidden_by)
         return replace(
             timeline,
@@ -83,7 +88,7 @@ class _Step:
         but for rare programs.
         """
         rank = self.rank
-        if not rank.synchronous and len(self.sweeps.tails) == 1:
+        if not rank.synchronous and len(self.sweeps.tails) == 1 and self.program.offload is None:
             rank.host = -2.0 * host_seconds(self.timed, self.stage) - LAUNCH_LATENCY_S
             start = rank.position()
             skipped = self._run_step()
@@ -125,6 +130,7 @@ class _Step:
         if reduces and timed.broadcast_s:
             rank.wait(rank.send(timed.broadcast_s, rank.device, "broadcast", self.program.broadcast_bytes))
         self._forward(first)
+        self._copied(timed.offload.forward_s)
         if reduces and timed.bucket_s:
             self._backward_in_buckets(first)
             return
@@ -133,6 +139,12 @@ class _Step:
             rank.run(self.sweeps.accumulate, 0.0, Label("accumulate", "backward", self.stage.accumulate))
         if reduces and not self.layout.overlap_grad_reduce:
             rank.wait(rank.send(timed.stage_data[0].reduce_s, rank.device, "reduce"))
+        self._copied(timed.offload.backward_s)
+
+    def _copied(self, seconds: float) -> None:
+        """A wait for copies between host and device that no compute hides."""
+        if seconds:
+            self.rank.wait(self.rank.device + seconds)
 
     def _forward(self, first: bool) -> None:
         rank = self.rank
@@ -243,6 +255,9 @@ class _Step:
             if place:
                 rank.synchronize()
             rank.run(tail, 0.0, Label("optimizer", "optimizer", segment))
+        if self.program.offload is not None:  # the host updates, and launches nothing meanwhile
+            self._copied(self.timed.offload.update_s)
+            rank.synchronize()
         if self.layout.zero in (1, 2) and not self.layout.overlap_param_gather:
             rank.wait(rank.send(self.timed.stage_data[0].gather_s, rank.device, "gather"))
 

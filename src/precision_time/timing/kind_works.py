@@ -220,6 +220,6 @@ def sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:
 
 
 def _is_cast(kind: OpSignature) -> bool:
-    return kind.name in ("aten._to_copy", "pt.quantize") or (
+    return kind.name in ("aten._to_copy", "pt.quantize", "pt.dequantize") or (
         kind.name == "pt.sweep" and kind.attr("label") in ("master_gradients", "master_to_weights")
     )

@@ -122,6 +122,21 @@ def _vector_product(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("reduction", nbytes(kind.inputs), nbytes(kind.outputs), dtype=float_dtype(kind), flops=flops)]
 
 
+@register("aten.linalg_qr", "aten._linalg_eigh")
+def _decomposition(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    """Of a square matrix, by cuSOLVER: kernels one after another along the columns, one for QR and three for
+    eigenvectors, and 8/3 and 9 x side^3 FLOP without matrix units.
+
+    QR of side 512, 1,024 and 4,096 takes 1.8, 4.5 and 32 ms (FlagGems, pull request 5586), 2,048 on an A100 16 ms
+    (pytorch, issue 151066); eigenvectors of 512, 1,024 and 2,048 on an A100 6, 13 and 34 ms (rocm-jax, issue 278).
+    """
+    side, share = kind.inputs[0].shape[-1], float(str(kind.attr("share", 1.0)))
+    kernels, flops = (1, 8.0 / 3.0) if kind.name == "aten.linalg_qr" else (3, 9.0)
+    moved = 2.0 * nbytes(kind.inputs) * share
+    launches = max(1, round(kernels * side * share))
+    return [memory_work("other", moved, moved, launches, dtype=float_dtype(kind), flops=flops * side**3 * share)]
+
+
 BEFORE_1_12 = "-old"
 """After the layout of a grouped convolution in nhwc as PyTorch before 1.12 runs it."""
 

@@ -28,6 +28,7 @@ from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED
 from precision_time.timing.communicators import Communicators
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import FrameworkOverhead
+from precision_time.timing.offload import NOT_OFFLOADED, OffloadTimes, offload_times
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.passes import (
     FREE,
@@ -107,6 +108,7 @@ class TimedProgram(TimedSignatures):
     """The units' operators alone (the first of all), which programs share; None: no program shares them."""
     all_kinds: TimedSignatures | None = None
     """All operators, shared by programs on other clusters of the same machine; None: no program shares them."""
+    offload: OffloadTimes = NOT_OFFLOADED
     wait_share: float = 0.0
     slowdown: float = 1.0
     """Compute beside a collective of the data-parallel ranks, over compute alone."""
@@ -157,11 +159,21 @@ def time_program(
         calls=_calls(program, units, len(program.kinds)),
         unit_kinds=shared,
         all_kinds=kinds,
+        offload=_offload(program, cluster, units),
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, program.length_spread),
         slowdown=_slowdown(program, joined),
         overhead=overhead,
         communication_source="measured" if joined.measured else "learned",
     )
+
+
+def _offload(program: StepProgram, cluster: Cluster, units: tuple[UnitTimes, ...]) -> OffloadTimes:
+    if program.offload is None:
+        return NOT_OFFLOADED
+    rows = [row for chunk in program.stages[0].chunks for row in chunk.units]
+    forward = sum(repeat * units[i].forward.seconds for i, repeat, _ in rows)
+    backward = sum(repeat * units[i].backward.seconds + again * units[i].recompute.seconds for i, repeat, again in rows)
+    return offload_times(program, cluster, forward, backward)
 
 
 @bounded()
@@ -230,14 +242,20 @@ def _data_times(
     def seconds(group: str, collective: str, elements: list[int], width: float) -> tuple[float, ...]:
         return joined.seconds_of_each(group, collective, tuple([count * width for count in elements]))
 
-    for group, elements, trained in (
-        (DATA, [p.dense_elements for p in parts], [p.dense_trainable for p in parts]),
-        (EXPERT_DATA, [p.expert_elements for p in parts], [p.expert_trainable for p in parts]),
+    whole, bytes_of = zero >= 3, program.gathered_bytes
+    for group, gathered, trained in (
+        (DATA, [bytes_of(p.dense_elements, p.packed_dense) for p in parts], [p.dense_trainable for p in parts]),
+        (
+            EXPERT_DATA,
+            [bytes_of(p.expert_elements, p.packed_expert) for p in parts],
+            [p.expert_trainable for p in parts],
+        ),
     ):
+        sizes = gathered if whole else [count * program.weight_bytes for count in trained]
         if zero == 0:
             reduce = _added(reduce, seconds(group, "all_reduce", trained, program.gradient_bytes))
             continue
-        gather = _added(gather, seconds(group, "all_gather", elements if zero >= 3 else trained, program.weight_bytes))
+        gather = _added(gather, joined.seconds_of_each(group, "all_gather", tuple(sizes)))
         reduce = _added(reduce, seconds(group, "reduce_scatter", trained, program.gradient_bytes))
         if group == DATA:  # hybrid sharding: the shards of all replicas are summed
             shards = [count * program.gradient_bytes / program.groups[DATA][0] for count in trained]
@@ -327,7 +345,9 @@ def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float]
     if repeated:
         each = _by_phase(shared, tuple([segment for segment, _ in repeated])).tolist()
         again_s = sum([sum(phases) * times * micro for phases, (_, times) in zip(each, repeated, strict=True)])
-    return dict(zip(_PHASES, busy, strict=True)), casts, again_s * factor
+    phases = dict(zip(_PHASES, busy, strict=True))
+    phases[Phase.OPTIMIZER] += timed.offload.update_s
+    return phases, casts, again_s * factor
 
 
 _PHASES = tuple(Phase)

@@ -377,3 +377,10 @@ def _fused_pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 def _quantize(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     """Scaled cast to fp8: a maximum over the tensor, then the cast (read twice, written once)."""
     return [memory_work("cast", 2.0 * nbytes(kind.inputs), nbytes(kind.outputs), launches=2, dtype="bfloat16")]
+
+
+@register("pt.dequantize")
+def _dequantize(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    """4-bit or 8-bit values looked up and scaled: each tensor once through memory."""
+    read, written = nbytes(kind.inputs), nbytes(kind.outputs)
+    return [memory_work("cast", read, written, dtype=kind.outputs[0].dtype)]

@@ -109,10 +109,9 @@ def _deepspeed(reader: Reader, fields: dict[str, Any], wrapper: str | None) -> N
         return
     zero: dict[str, Any] = {"stage": reader.take(f"{prefix}zero_stage", default=2)}
     for name in ("offload_optimizer", "offload_param"):
-        device = show(reader.text(f"{prefix}{name}_device", default="none")).strip("'")
-        if device != "none":
-            reader.not_taken[f"{prefix}{name}_device"] = f"offloading to {device} is not modelled"
-    fields["layout"] = from_deepspeed({"zero_optimization": zero}).fields["layout"]
+        zero[name] = {"device": reader.text(f"{prefix}{name}_device", default="none")}
+    nested = from_deepspeed({"zero_optimization": zero}).fields
+    fields |= {name: nested[name] for name in ("layout", "offload") if name in nested}
     for field, name in (("grad_accum", "gradient_accumulation_steps"), ("clip_norm", "gradient_clipping")):
         value = reader.take(prefix + name)
         if value is not None and str(value).strip().lower() != "auto":

@@ -10,7 +10,8 @@ from precision_time.errors import JobError
 from precision_time.job.importers.huggingface import ATTENTIONS, take_fsdp, take_optimizer
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
-from precision_time.job.importers.reader import Reader, flat, is_on
+from precision_time.job.importers.peft import FULL_TRAINED, take_bits, take_lora
+from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
 KIND = "Axolotl config"
@@ -35,7 +36,8 @@ _NO_EFFECT = frozenset(
 )
 _PREFIXES = ("special_tokens", "added_tokens", "gradient_checkpointing_kwargs", "wandb_", "comet_", "hub_", "mlflow_",
              "trackio_", "gradio_", "tokens")  # fmt: skip
-_ADAPTER = "adapters are taken as those of the model; only their rank is"
+_ADAPTER = NO_EFFECT
+_KERNELS_OF_ADAPTERS = "fused kernels of adapters are not modelled; the step takes less time than predicted"
 _ON = {
     "sample_packing": "sequences are taken as full, as packing makes them",
     "eval_sample_packing": "sequences are taken as full, as packing makes them",
@@ -88,16 +90,21 @@ def from_axolotl(config: Mapping[str, Any]) -> Imported:
 
 
 def _adapter(reader: Reader, fields: dict[str, Any], adapter: str) -> None:
-    rank = reader.number("lora_r")
     if adapter in ("lora", "qlora"):
-        if rank is None:
-            reader.undecided["model_config"] = f"adapter {adapter} has no lora_r"
-        else:
-            fields["model_config"] = {"lora": rank}
+        if reader.on("lora_target_linear"):
+            reader.left["lora_target_modules"] = ["all-linear"]
+        take_lora(reader, fields, {"rank": "lora_r", "targets": "lora_target_modules", "dropout": "lora_dropout"})
+        take_bits(reader, fields, "load_in_4bit", "load_in_8bit")
+        if adapter == "qlora" and "lora" in fields:
+            fields["quantized"] = "nf4"
     elif adapter and adapter not in ("none", "false"):
-        reader.undecided["model_config"] = f"adapter {adapter} has no model here"
-    elif rank is not None:
-        reader.not_taken["lora_r"] = "needs adapter lora"
+        reader.undecided["lora"] = f"adapter {adapter} has no model here"
+    else:
+        reader.refuse("needs adapter lora", "lora_r")
+    reader.refuse(FULL_TRAINED, "lora_modules_to_save")
+    reader.refuse(
+        _KERNELS_OF_ADAPTERS, *reader.where(lambda name: name.startswith("lora_") and name.endswith("_kernel"))
+    )
     reader.refuse(_ADAPTER, *reader.where(lambda name: name.startswith(("lora_", "peft", "loraplus_"))))
 
 

@@ -26,7 +26,7 @@ WEAK_KEYS = ("gradient_accumulation_steps", "gradient_clipping", "communication_
 
 OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "lamb": "lamb", "fusedlamb": "lamb", "sgd": "sgd",
-    "adagrad": "adagrad", "lion": "lion", "fusedlion": "lion",
+    "adagrad": "adagrad", "lion": "lion", "fusedlion": "lion", "muon": "muon",
 }  # fmt: skip
 """DeepSpeed's Adam decays weights as AdamW by default (`adam_w_mode`)."""
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "bfp16": "bfloat16", "fp32": "float32"}
@@ -78,6 +78,7 @@ def from_deepspeed(config: Mapping[str, Any]) -> Imported:
     _batch(reader, fields, auto)
     numerics = _numerics(reader, fields, auto)
     fields["layout"] = layout = _layout(reader)
+    _offloading(reader, fields, str(layout["zero"]).strip())
     if (dtype := reader.take("communication_data_type")) is not None:
         fields["communication_dtype"] = _DTYPES.get(str(dtype).lower(), dtype)
     if "gradient_clipping" in auto:
@@ -181,7 +182,6 @@ def _layout(reader: Reader) -> dict[str, Any]:
                     f"taken as hybrid sharding over {size} ranks; the optimizer states are really spread over all"
                 )
     reader.refuse(_TUNING, *reader.where(lambda name: name.startswith(zero) and name.endswith(_SIZES)))
-    _offloading(reader, zero)
     for name in reader.where(lambda name: name.startswith(f"{zero}zero_quantized")):
         reader.refuse_on({name: "compressed communication is not modelled"})
     for name in reader.where(lambda name: name.startswith(tuple(zero + each for each in _ZERO_NO_EFFECT))):
@@ -195,13 +195,27 @@ def _layout(reader: Reader) -> dict[str, Any]:
     return layout
 
 
-def _offloading(reader: Reader, zero: str) -> None:
-    for name in ("offload_optimizer", "offload_param", "cpu_offload", "cpu_offload_params"):
-        single = reader.take(zero + name, several=True)
-        inner = {key: reader.left[key] for key in reader.where(lambda key, name=name: key.startswith(f"{zero}{name}."))}  # type: ignore[misc]
-        device = inner.get(f"{zero}{name}.device", "cpu" if is_on(single) or inner else "none")
-        device = show(device).strip("'")
-        on = device.lower() != "none"
-        reader.refuse("an option of offloading, which is not modelled" if on else NO_EFFECT, *inner)
-        if on:
-            reader.not_taken[zero + name] = f"offloading to {device} is not modelled"
+def _offloading(reader: Reader, fields: dict[str, Any], stage: str) -> None:
+    """Sets `offload`: of parameters (stage 3 alone) with the optimizer, or of the optimizer's states."""
+    zero = "zero_optimization."
+    devices: dict[str, str] = {}
+    for what, old in (("optimizer", "cpu_offload"), ("param", "cpu_offload_params")):
+        name = f"offload_{what}"
+        single = (reader.take(f"{zero}{name}", several=True), reader.take(f"{zero}{old}"))
+        inner = reader.where(lambda key, name=name: key.startswith(f"{zero}{name}."))  # type: ignore[misc]
+        device = reader.text(f"{zero}{name}.device", default="cpu" if any(map(is_on, single)) or inner else "none")
+        if reader.take(f"{zero}{name}.ratio", default=1.0) != 1.0:
+            reader.not_taken[f"{zero}{name}.ratio"] = "the part that stays on the GPU is not modelled"
+        reader.refuse(NO_EFFECT, *inner)
+        if device not in ("none", "cpu", "nvme"):
+            raise JobError(f"{zero}{name}.device is {show(device)}; set it to cpu, nvme or none")
+        if device != "none":
+            devices[what] = device
+    needs = "3" if "param" in devices else "123"
+    if devices and stage not in needs:
+        reader.not_taken[f"{zero}offload"] = f"needs a higher stage than {stage}"
+    elif devices:
+        if len(set(devices.values())) > 1:
+            reader.not_taken[f"{zero}offload"] = "parameters and optimizer are taken as both on NVMe"
+        word = "parameters" if "param" in devices else "optimizer"
+        fields["offload"] = f"{word}-nvme" if "nvme" in devices.values() else word

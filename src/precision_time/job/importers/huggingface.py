@@ -16,6 +16,7 @@ from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.merge import merged
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
+from precision_time.job.importers.peft import DOUBLE, FULL_TRAINED, take_bits, take_lora
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
@@ -38,6 +39,7 @@ _OPTIMIZERS: dict[str, tuple[str, str | None]] = {
     "rmsprop": ("rmsprop", "foreach"), "adafactor": ("adafactor", None), "adamw_32bit": ("adamw", None),
     "adamw_bnb_8bit": ("adamw-8bit", None), "adamw_8bit": ("adamw-8bit", None), "adamw": ("adamw", None),
     "adamw_torch_8bit": ("adamw-8bit", None), "lion": ("lion", None), "lion_32bit": ("lion", None),
+    "muon": ("muon", None),
 }  # fmt: skip
 """optim -> optimizer and its kernels; None: as usual."""
 _NEAR = {"adamw_torch_4bit": "adamw-8bit", "lion_8bit": "lion", "adamw_anyprecision": "adamw", "rmsprop_bnb": "rmsprop"}
@@ -85,7 +87,6 @@ _ON = {
     "ddp_static_graph": _BUCKETS, "ddp_bucket_cap_mb": _BUCKETS, "ddp_broadcast_buffers": _BUCKETS,
     "optim_target_modules": "the choice of modules is not modelled",
     "dispatch_batches": _LOADER, "split_batches": "not understood: may change the samples of a step",
-    "use_peft": "adapters change the model; give --model-config lora=RANK",
     "load_in_4bit": "weights of 4 bits are not modelled: less memory and a longer step than predicted",
     "load_in_8bit": "weights of 8 bits are not modelled: less memory and a longer step than predicted",
     "packing": "sequences are taken as full", "padding_free": "sequences are taken as full",
@@ -162,11 +163,14 @@ def _model(reader: Reader, fields: dict[str, Any]) -> None:
         fields["attention"] = ATTENTIONS[kind]
     elif kind:
         reader.not_taken["attn_implementation"] = f"no model of attention {kind}; give --attention"
-    if (rank := reader.number("lora_r")) is not None and is_on(reader.left.get("use_peft")):
-        fields["model_config"] = {"lora": rank}
-        reader.take("use_peft")
-    adapters = reader.where(lambda name: name.startswith("lora_"))
-    reader.refuse("adapters are taken as those of the model; only their rank is", *adapters)
+    if is_on(reader.take("use_peft")):  # TRL's ModelConfig
+        take_lora(reader, fields, {"rank": "lora_r", "targets": "lora_target_modules", "dropout": "lora_dropout"}, 16)
+        if is_on(reader.left.get("load_in_4bit")) and not is_on(reader.left.get("use_bnb_nested_quant")):
+            reader.not_taken["use_bnb_nested_quant"] = DOUBLE
+        take_bits(reader, fields, "load_in_4bit", "load_in_8bit")
+        reader.refuse(FULL_TRAINED, "lora_modules_to_save")
+        reader.refuse(NO_EFFECT, "bnb_4bit_quant_type", "use_bnb_nested_quant", "lora_alpha", "use_rslora")
+    reader.refuse("needs use_peft", *reader.where(lambda name: name.startswith("lora_")))
 
 
 def take_optimizer(reader: Reader, fields: dict[str, Any], key: str) -> None:
@@ -211,7 +215,7 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> str | None:
     resharding = take_fsdp(reader, "fsdp_config.", fields)
     fields["layout"] = layout if layout is not None else {"zero": resharding}
     if "offload" in words.split():
-        reader.not_taken["fsdp offload"] = "offloading to cpu is not modelled"
+        fields["offload"] = "parameters"
     return FSDP
 
 
@@ -220,9 +224,10 @@ def take_fsdp(reader: Reader, prefix: str, fields: dict[str, Any], old: str = "f
     after = reader.text(f"{prefix}reshard_after_forward", f"{prefix}{old}reshard_after_forward", default="true")
     if reader.on(f"{prefix}activation_checkpointing", f"{prefix}{old}activation_checkpointing"):
         fields["recompute"] = "full"
-    for name in ("offload_params", "cpu_offload", "cpu_offload_pin_memory"):
-        for each in (f"{prefix}{name}", f"{prefix}{old}{name}"):
-            reader.refuse_on({each: "offloading to cpu is not modelled"})
+    switches = [reader.on(f"{prefix}{name}", f"{prefix}{old}{name}") for name in ("offload_params", "cpu_offload")]
+    if any(switches):
+        fields["offload"] = "parameters"
+    reader.refuse(NO_EFFECT, f"{prefix}cpu_offload_pin_memory", f"{prefix}{old}cpu_offload_pin_memory")
     prefetch = "prefetching is taken as usual"
     for name in ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "backward_prefetch_policy"):
         reader.refuse(prefetch, f"{prefix}{name}", f"{prefix}{old}{name}")

@@ -10,7 +10,7 @@ from precision_time.errors import JobError, nearest
 from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import DDP, DEEPSPEED, FSDP, Numerics
-from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
+from precision_time.job.importers.reader import NO_EFFECT, Reader, flat
 from precision_time.reading import plain_mapping
 
 KIND = "LightningCLI config"
@@ -25,7 +25,7 @@ _SHARDING: dict[str, dict[str, Any]] = {
     "hybrid_shard": {"hybrid_shard": True}, "_hybrid_shard_zero2": {"hybrid_shard_zero2": True},
 }  # fmt: skip
 _OPTIMIZERS = {
-    **{name: name for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")},
+    **{name: name for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion", "muon")},
     "adamw8bit": "adamw-8bit",
 }
 """Class of an optimizer in small letters -> its name here."""
@@ -107,7 +107,7 @@ def _strategy(reader: Reader, fields: dict[str, Any]) -> str | None:
         if any(reader.take(key, several=True) for key in policy):
             fields["recompute"] = "full"
         if reader.on(f"{prefix}cpu_offload") or last == "fsdp_cpu_offload":
-            reader.not_taken[f"{prefix}cpu_offload"] = "offloading to cpu is not modelled"
+            fields["offload"] = "parameters"
         if policy_dtype := reader.where(lambda key: key.startswith(f"{prefix}mixed_precision")):
             reader.undecided["precision"] = f"{policy_dtype[0]} replaces the policy of trainer.precision"
         reader.refuse(NO_EFFECT, *reader.where(lambda key: key.startswith(f"{prefix}state")))
@@ -126,12 +126,16 @@ def _deepspeed(reader: Reader, fields: dict[str, Any], name: str, prefix: str) -
     """deepspeed_stage_N[_offload], or DeepSpeedStrategy with its arguments; stage 2 unless they say."""
     given = next((part for part in name.split("_") if part in ("1", "2", "3")), "2")
     zero = {"stage": reader.take(f"{prefix}stage", default=int(given))}
+    named = "offload" in name  # deepspeed_stage_3_offload moves parameters, too
+    for key, switch, device in (
+        ("offload_optimizer", "offload_optimizer", "offload_optimizer_device"),
+        ("offload_param", "offload_parameters", "offload_params_device"),
+    ):
+        where = reader.text(f"{prefix}{device}", default="cpu")
+        if reader.on(f"{prefix}{switch}") or (named and (key == "offload_optimizer" or str(zero["stage"]) == "3")):
+            zero[key] = {"device": where}
     nested = from_deepspeed({"zero_optimization": zero}).fields
-    fields |= {name: nested[name] for name in ("layout", "framework")}
-    offloads = reader.where(lambda key: key.startswith(f"{prefix}offload_") and is_on(reader.left[key]))
-    reader.refuse("offloading to cpu is not modelled", *offloads)
-    if "offload" in name:
-        reader.not_taken["trainer.strategy offload"] = "offloading to cpu is not modelled"
+    fields |= {field: nested[field] for field in ("layout", "framework", "offload") if field in nested}
     if file := reader.take(f"{prefix}config", several=True):
         reader.undecided["layout"] = f"trainer.strategy has a config of its own, {show(file)}"
     rest = reader.where(lambda key: key.startswith(prefix))

@@ -10,7 +10,8 @@ from precision_time.checks import LONGEST_TEXT, show
 from precision_time.errors import JobError, nearest
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
-from precision_time.job.importers.reader import Reader, flat
+from precision_time.job.importers.peft import FULL_TRAINED, take_lora
+from precision_time.job.importers.reader import NO_EFFECT, Reader, flat
 from precision_time.reading import plain_mapping
 
 KIND = "llm-foundry config"
@@ -105,11 +106,15 @@ def _model(reader: Reader, fields: dict[str, Any], length: int | None) -> None:
         if not fields["model"]:
             fields.pop("model")
         adapters = reader.where(lambda name: name.startswith("model.peft_config"))
-        rank = reader.number("model.peft_config.r")
-        if rank is not None:
-            fields["model_config"] = {"lora": rank}
-        reader.refuse("adapters are taken as those of the model; only their rank is", *(
-            name for name in adapters if name in reader.left))  # fmt: skip
+        if adapters:
+            peft = "model.peft_config."
+            take_lora(
+                reader,
+                fields,
+                {"rank": f"{peft}r", "targets": f"{peft}target_modules", "dropout": f"{peft}lora_dropout"},
+            )
+            reader.refuse(FULL_TRAINED, f"{peft}modules_to_save")
+        reader.refuse(NO_EFFECT, *(name for name in adapters if name in reader.left))
         if reader.on("model.use_flash_attention_2"):
             fields["attention"] = "flash2"
         return
@@ -186,8 +191,9 @@ def _sharding(reader: Reader, fields: dict[str, Any]) -> None:
     fields["layout"] = layout
     if reader.on(f"{prefix}activation_checkpointing"):
         fields["recompute"] = "full"
-    for each in ("activation_cpu_offload", "cpu_offload"):
-        reader.refuse_on({prefix + each: "offloading to cpu is not modelled"})
+    if reader.on(f"{prefix}cpu_offload"):
+        fields["offload"] = "parameters"
+    reader.refuse_on({f"{prefix}activation_cpu_offload": "offloading of activations is not modelled"})
     usual = ("limit_all_gathers", "backward_prefetch", "forward_prefetch", "auto_wrap")
     reader.refuse(
         "prefetching is taken as usual", *reader.where(lambda n: n.startswith(tuple(prefix + u for u in usual)))

@@ -17,7 +17,7 @@ from precision_time.reading import plain_mapping
 
 KIND = "Megatron arguments"
 
-_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
+_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
 """Megatron's Adam decays weights as AdamW."""
 _CP_COMMS = {"p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather", "a2a": "all-to-all"}
 _FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "fp8-block"}
@@ -190,9 +190,7 @@ def _pipeline(
         # Megatron counts the layers of each model chunk, the job those of the whole stage.
         fields["recompute_layers"] = number * int(layout.get("vpp", 1))
     elif granularity == "full" and number > 1:
-        reader.not_taken["recompute-num-layers"] = (
-            f"groups of {number} layers keep one input each; time is that of all layers, memory a little less"
-        )
+        fields |= {"recompute_method": "uniform", "recompute_layers": number}
     modules = str(reader.take("recompute-modules", default="core_attn"))
     if granularity == "selective" and modules != "core_attn":
         reader.not_taken[f"recompute-modules {modules}"] = "taken as core_attn"

@@ -16,6 +16,7 @@ from precision_time.errors import JobError
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.megatron import from_megatron
 from precision_time.job.importers.numerics import FULL_PRECISION
+from precision_time.job.importers.peft import take_lora
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on, not_understood
 from precision_time.reading import plain_mapping
 
@@ -108,6 +109,7 @@ def from_nemo(config: Mapping[str, Any]) -> Imported:
     run = {**inner.fields.get("run", {}), **fields.get("run", {})}
     fields = {**inner.fields, **fields, **precision, **({"run": run} if run else {})}
     _model(target, fields, reader, arguments)
+    _adapters(reader, fields)
     not_taken = _reasons(reader)
     for argument, why in inner.not_taken.items():
         for name in origin.get(argument, [argument] if why != NO_EFFECT else []):
@@ -118,6 +120,21 @@ def from_nemo(config: Mapping[str, Any]) -> Imported:
         KIND, fields, inner.global_batch, inner.least_gpus, not_taken, taken,
         undecided={**inner.undecided, **reader.undecided},
     )  # fmt: skip
+
+
+def _adapters(reader: Reader, fields: dict[str, Any]) -> None:
+    """Adapters of section `peft`: by default 32 features beside all linear layers (megatron/bridge/peft/lora.py)."""
+    names = reader.where(lambda name: name.startswith("peft.") or (name == "peft" and bool(reader.left[name])))
+    if not names:
+        return
+    kind = str(reader.take("peft._target_", "peft.peft_scheme", "peft", default="lora"))
+    if "lora" not in kind.rpartition(".")[2].lower():
+        reader.undecided["lora"] = f"peft {show(kind)} has no model here"
+        return
+    if reader.left.get("peft.target_modules") is None:
+        reader.left["peft.target_modules"] = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    keys = {"rank": "peft.dim", "targets": "peft.target_modules", "dropout": "peft.dropout"}
+    take_lora(reader, fields, keys, 32)
 
 
 def _inverted(reader: Reader, arguments: dict[str, Any]) -> None:
@@ -235,9 +252,7 @@ def _reasons(reader: Reader) -> dict[str, str]:
     for name, value in tuple(reader.left.items()):
         section, _, rest = name.partition(".")
         last = name.rpartition(".")[2]
-        if section == "peft" and value is not None:
-            reader.not_taken[name] = "adapters change the model; give --model-config lora=RANK"
-        elif section in _INERT or (rest and _MODEL_NO_EFFECT.search(last)):
+        if (section == "peft" and value is not None) or section in _INERT or (rest and _MODEL_NO_EFFECT.search(last)):
             reader.not_taken[name] = NO_EFFECT
         elif value is None or value is False:
             reader.not_taken[name] = "is off"

@@ -179,7 +179,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     if reader.on("compile.enable", "training.compile"):
         fields["execution"] = "compile"
     if reader.on("training.enable_cpu_offload"):
-        reader.not_taken["training.enable_cpu_offload"] = "offloading is not modelled"
+        fields["offload"] = "parameters"
     run: dict[str, Any] = {}
     if (steps := reader.number("training.steps")) is not None:
         run["steps"] = steps
@@ -202,9 +202,7 @@ def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
         reader.undecided["recompute"] = f"activation_checkpoint.mode {show(mode)} has no model here"
         mode = "none"
     if mode == "selective" and small_number(option) is not None:
-        mode = "full" if option == "1" else "none"
+        mode = "full"
         if option != "1":
-            reader.not_taken["activation_checkpoint.selective_ac_option"] = (
-                f"every {option}nd or later layer is checkpointed; give --recompute full --recompute-layers N"
-            )
+            fields |= {"recompute_method": "every", "recompute_layers": small_number(option)}
     fields["recompute"] = mode
