@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -36,6 +35,7 @@ from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.program_times import TimedProgram, time_program
 from precision_time.timing.scaled import Factors, scaled
+from precision_time.without_collection import WithoutCollection
 
 
 def predict(
@@ -76,17 +76,10 @@ class _TooLargeError(Exception):
 def _predict(
     job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring, least_fit: float
 ) -> Estimate:
-    # A prediction makes thousands of objects and hardly a cycle: collecting while it runs only visits what caches hold,
-    # which is a third of the time of a job that no cache knows.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with WithoutCollection():
         if job.schedule:
             return _scheduled(job, catalog, constants, anchoring, least_fit)
         return _predict_one(job, job.precision_spec, catalog, constants, anchoring, least_fit)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _predict_one(

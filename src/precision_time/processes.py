@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from precision_time.child import end_with_parent
+from precision_time.without_collection import WithoutCollection
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -99,15 +100,18 @@ def map_chunks(
             for position, chunk_results in done:
                 results.update(zip(chunks[position], chunk_results, strict=True))
                 report(len(results), len(items))
-    for index in (index for chunk in chunks for index in chunk if index not in results):
-        results[index] = work(items[index])
-        report(len(results), len(items))
+    for chunk in chunks:
+        with WithoutCollection():
+            for index in (index for index in chunk if index not in results):
+                results[index] = work(items[index])
+                report(len(results), len(items))
     return [results[index] for index in range(len(items))]
 
 
 def _each(work: Callable[[Argument], Result], items: Sequence[Argument]) -> list[Result]:
     gc.freeze()  # caches live as long as the worker, so the garbage collector need not visit them
-    return [work(item) for item in items]
+    with WithoutCollection():
+        return [work(item) for item in items]
 
 
 def start_module(

@@ -9,6 +9,7 @@ causal or not, and its backward pass as twice the forward one.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -95,18 +96,22 @@ def _at(calls: Floats, owner: NDArray[np.intp]) -> Floats:
 @bounded()
 def _calls(units: tuple[UnitProgram, ...], stages: tuple[Stage, ...]) -> tuple[Floats, Floats]:
     """How often every kind runs in a micro-batch on all stages together: for the model, and again."""
-    last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
-    model = np.zeros(1 + max(last, default=0))
-    again = np.zeros_like(model)
+    runs = Counter[int]()
+    repeats = Counter[int]()
     for stage in stages:
         for chunk in stage.chunks:
             for index, times, repeated in chunk.units:
-                unit = units[index]
-                for total, segment, count in (
-                    (model, unit.forward, times),
-                    (model, unit.backward, times),
-                    (again, unit.recompute, repeated),
-                ):
-                    if len(segment) and count:
-                        total += np.bincount(segment.kind, minlength=len(total)) * count
+                runs[index] += times
+                repeats[index] += repeated
+    last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
+    model = np.zeros(1 + max(last, default=0))
+    again = np.zeros_like(model)
+    for index, unit in enumerate(units):
+        for total, segment, count in (
+            (model, unit.forward, runs[index]),
+            (model, unit.backward, runs[index]),
+            (again, unit.recompute, repeats[index]),
+        ):
+            if len(segment) and count:
+                total += np.bincount(segment.kind, minlength=len(total)) * count
     return model, again

@@ -77,11 +77,9 @@ def pipeline_step(timed: TimedProgram) -> Timeline:
     """
     program, layout = timed.program, timed.program.layout
     _check_interleaving(program)
-    known = {
-        id(stage): _stage_seconds(timed, stage, sweeps.accumulate)
-        for stage, sweeps in zip(program.stages, timed.sweeps, strict=True)
-    }
-    each = [known[id(stage)] for stage in program.stages]
+    accumulates = dict(zip(program.stages, [sweeps.accumulate for sweeps in timed.sweeps], strict=True))
+    known = {stage: _stage_seconds(timed, stage, accumulate) for stage, accumulate in accumulates.items()}
+    each = [known[stage] for stage in program.stages]
     weights = np.array([s.weights for s in each]) if layout.schedule == "zero-bubble" else None
     played = pipeline(
         layout.schedule,

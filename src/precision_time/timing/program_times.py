@@ -142,13 +142,14 @@ def time_program(
     units = _all_unit_times(shared, program.units, within, cluster if within else None, costs.overlap, overhead)
     stages = tuple(dict.fromkeys(program.stages))
     data = dict(zip(stages, _data_times(program, joined, stages), strict=True))
+    sweeps = {stage: _sweeps(kinds, stage, overhead) for stage in stages}
     return TimedProgram(
         **fields_of(kinds),
         program=program,
         units=units,
         unit_data=_unit_data(program, joined),
         stage_data=tuple([data[stage] for stage in program.stages]),
-        sweeps=tuple(_sweeps(kinds, stage, overhead) for stage in program.stages),
+        sweeps=tuple([sweeps[stage] for stage in program.stages]),
         bucket_s=_bucket_seconds(program.buckets, joined) if program.buckets.buckets else (),
         bucket_ready=_bucket_ready(shared, program.units, program.stages[0].chunks, program.buckets),
         broadcast_s=joined.seconds(DATA, "broadcast", program.broadcast_bytes),
