@@ -96,9 +96,10 @@ def _predict_one(
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
     rental = known.rental(job.run.price, cluster) if job.run.price and job.run.price_per_gpu_hour is None else None
     # 2. and 3. Operators of a rank, and collectives between ranks.
-    step, program = rank_program(job, precision, cluster)
+    options = Options.of(job)
+    step, program = rank_program(job, precision, cluster, options)
     # 4. Memory of the fullest stage.
-    memory = step_memory(step, program, Options.of(job), cluster.gpu.memory_bytes, process_bytes(cluster))
+    memory = step_memory(step, program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
     if memory.fit_probability < least_fit:
         raise _TooLargeError(memory)
     # 5. and 6. Seconds of both, and the timeline.
@@ -143,11 +144,13 @@ def simulate_step(
     return _simulated(job, precision, cluster, *rank_program(job, precision, cluster), constants)
 
 
-def rank_program(job: Job, precision: Precision, cluster: Cluster) -> tuple[TrainingStep, StepProgram]:
+def rank_program(
+    job: Job, precision: Precision, cluster: Cluster, options: Options | None = None
+) -> tuple[TrainingStep, StepProgram]:
     """The operators of a step, and those of every distinct rank with its collectives."""
     # From the zoo or traced now. The only hardware fact is whether it is a CPU.
     step = training_step(job, precision, cluster.gpu.device_type)
-    return step, step_program(step, job.layout_spec, Options.of(job))
+    return step, step_program(step, job.layout_spec, options or Options.of(job))
 
 
 def _simulated(

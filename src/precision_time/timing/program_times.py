@@ -102,6 +102,8 @@ class TimedProgram(TimedSignatures):
     send_s: float
     tied_s: float
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
+    busiest: Stage
+    """The stage with the longest micro-batch."""
     calls: Array
     unit_kinds: TimedSignatures | None = None
     """The units' operators alone (the first of all), which programs share; None: no program shares them."""
@@ -140,9 +142,10 @@ def time_program(
     first = program.kinds if program.unit_kinds is None else program.unit_kinds
     shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
     units = _all_unit_times(shared, program.units, within, cluster if within else None, costs.overlap, overhead)
-    stages = tuple(dict.fromkeys(program.stages))
+    stages, busiest = tuple(dict.fromkeys(program.stages)), busiest_stage(program, units)
     data = dict(zip(stages, _data_times(program, joined, stages), strict=True))
-    sweeps = {stage: _sweeps(kinds, stage, overhead) for stage in stages}
+    sweeps = {stage: _sweeps(kinds, _segments(stage), overhead) for stage in stages}
+    buckets = program.buckets
     return TimedProgram(
         **fields_of(kinds),
         program=program,
@@ -150,12 +153,13 @@ def time_program(
         unit_data=_unit_data(program, joined),
         stage_data=tuple([data[stage] for stage in program.stages]),
         sweeps=tuple([sweeps[stage] for stage in program.stages]),
-        bucket_s=_bucket_seconds(program.buckets, joined) if program.buckets.buckets else (),
-        bucket_ready=_bucket_ready(shared, program.units, program.stages[0].chunks, program.buckets),
+        bucket_s=_bucket_seconds(buckets, joined) if buckets.buckets else (),
+        bucket_ready=_bucket_ready(shared, program.units, stages[0].chunks, buckets) if buckets.buckets else (),
         broadcast_s=joined.seconds(DATA, "broadcast", program.broadcast_bytes),
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
         tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
-        calls=_calls(program, units, len(program.kinds)),
+        busiest=busiest,
+        calls=_calls(program, busiest, len(program.kinds)),
         unit_kinds=shared,
         all_kinds=kinds,
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, program.length_spread),
@@ -165,10 +169,13 @@ def time_program(
     )
 
 
+def _segments(stage: Stage) -> tuple[Segment, ...]:
+    return (*stage.tails, stage.accumulate, stage.into_buckets, stage.out_of_buckets)
+
+
 @bounded()
-def _sweeps(kinds: TimedSignatures, stage: Stage, overhead: FrameworkOverhead) -> SweepTimes:
-    copies = (stage.accumulate, stage.into_buckets, stage.out_of_buckets)
-    *tails, accumulate, into_buckets, out_of_buckets = sums_of(kinds, (*stage.tails, *copies))
+def _sweeps(kinds: TimedSignatures, segments: tuple[Segment, ...], overhead: FrameworkOverhead) -> SweepTimes:
+    *tails, accumulate, into_buckets, out_of_buckets = sums_of(kinds, segments)
     apart = kinds.synchronous
     return SweepTimes(
         tails=tuple([pass_of(tail, (), overhead, apart) for tail in tails]),
@@ -250,9 +257,8 @@ def _added(one: Iterable[float], other: Iterable[float]) -> list[float]:
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
-def _calls(program: StepProgram, units: tuple[UnitTimes, ...], count: int) -> Array:
-    """How often each kind runs on the busiest stage in an optimizer step."""
-    stage = busiest_stage(program, units)
+def _calls(program: StepProgram, stage: Stage, count: int) -> Array:
+    """How often each kind runs on a stage in an optimizer step."""
     total = np.zeros(count)
     within = _unit_calls(program.units, stage.chunks)
     total[: len(within)] = within * program.micro_batches
