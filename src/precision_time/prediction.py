@@ -108,8 +108,8 @@ def _predict_one(
     correction, unused = _correction(job, run, cluster, catalog, constants, anchoring)
     if (precision.tf32 or precision.tf32_convolutions) and correction.count and cluster.gpu.has("fp32"):
         full = simulate_step(job, parse_precision("fp32"), cluster, constants)
-        full_s = full.scaled(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors).step_s
-        limit = full_s / run.scaled(correction.factors).step_s
+        full_s = full.step_s(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors)
+        limit = full_s / run.step_s(correction.factors)
         correction = correction.lowered(min(limit, 1.0))  # TF32 is allowed, not ordered
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())

@@ -80,6 +80,8 @@ class _Step:
         exposed_by[DATA] = exposed_by.get(DATA, 0.0) + taken.exposed
         hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(taken.sent - taken.exposed, 0.0)
         timeline = timeline_of(self.timed, self.stage, taken.device, straggler_wait, exposed_by, hidden_by)
+        if not rank.spans and not skipped:
+            return timeline
         return replace(
             timeline,
             spans=tuple(
@@ -248,9 +250,7 @@ class _Step:
     def bucketed(self) -> list[_Bucketed]:
         """DDP's buckets in the order they are reduced."""
         timed, arrived, rows = self.timed, 0, []
-        for bucket, seconds, last in zip(
-            self.program.buckets.buckets, timed.bucket_s, timed.bucket_ready, strict=True
-        ):
+        for bucket, seconds, last in zip(self.program.buckets.buckets, timed.bucket_s, timed.bucket_ready, strict=True):
             arrived += bucket.elements
             rows.append(_Bucketed(bucket.use, last.share, last.launch_bound_s, seconds, bucket.nbytes, arrived))
         return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,8 @@ class TimedProgram(TimedSignatures):
     kernel_factor: float = 1.0
     host_factor: float = 1.0
     """Factors that passes contain and the times of single operators do not (see `scaled`)."""
+    phases: dict[Stage, tuple[list[float], float]] = field(default_factory=dict)
+    """By stage, once asked for, what `phase_seconds` finds without `kernel_factor`."""
 
     @property
     def calls_per_kind(self) -> Array:
@@ -311,6 +313,16 @@ def host_seconds(timed: TimedProgram, stage: Stage) -> float:
 
 def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of a stage in a step: by phase (without casts), of casts, and of recomputed forward passes."""
+    found = timed.phases.get(stage)
+    if found is None:
+        timed.phases[stage] = found = _phase_totals(timed, stage)
+    factor = timed.kernel_factor
+    *busy, casts = [seconds * factor for seconds in found[0]]
+    return dict(zip(_PHASES, busy, strict=True)), casts, found[1] * factor
+
+
+def _phase_totals(timed: TimedProgram, stage: Stage) -> tuple[list[float], float]:
+    """By phase and of casts, and of what is computed again."""
     program, shared = timed.program, timed.unit_kinds or timed
     micro = program.micro_batches
     sweeps = [(segment, times) for segment, times in program.sweeps(stage) if len(segment) and times]
@@ -328,13 +340,11 @@ def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float]
         if segments
     ]
     totals = np.add.reduce(np.concatenate(spent), axis=0) if spent else np.zeros(len(_PHASES) + 1)
-    factor = timed.kernel_factor
-    *busy, casts = (totals * factor).tolist()
     again_s = 0.0
     if repeated:
         each = _by_phase(shared, tuple([segment for segment, _ in repeated])).tolist()
         again_s = sum([sum(phases) * times * micro for phases, (_, times) in zip(each, repeated, strict=True)])
-    return dict(zip(_PHASES, busy, strict=True)), casts, again_s * factor
+    return totals.tolist(), again_s
 
 
 _PHASES = tuple(Phase)
