@@ -3,6 +3,7 @@ out."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -31,11 +32,16 @@ def ladders(job: Job, gpus: int, batch: int) -> list[list[Job]]:
     return [sorted(jobs, key=lambda each: each.batch_size or 0) for jobs in found.values()]
 
 
+@functools.cache
+def known_ladders(which: int, gpus: int) -> list[list[Job]]:
+    return ladders(SPACES[which], gpus, 128)
+
+
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from(SPACES), st.sampled_from([4, 8, 16]), st.data())
-def test_a_larger_micro_batch_needs_no_less_memory(job: Job, gpus: int, data: st.DataObject) -> None:
+@given(st.sampled_from(range(len(SPACES))), st.sampled_from([4, 16]), st.data())
+def test_a_larger_micro_batch_needs_no_less_memory(which: int, gpus: int, data: st.DataObject) -> None:
     """What the search relies on, tried with every candidate laid out."""
-    jobs = data.draw(st.sampled_from(ladders(job, gpus, 128)))
+    jobs = data.draw(st.sampled_from(known_ladders(which, gpus)))
     peaks = [(each, assess(each, 1.0).peak_bytes) for each in jobs]
     for (_, before), (larger, after) in itertools.pairwise(peaks):
         if _as_many_in_flight(larger):
@@ -46,8 +52,8 @@ def test_a_larger_micro_batch_needs_no_less_memory(job: Job, gpus: int, data: st
 def test_skipped_candidates_change_no_verdict(job: Job) -> None:
     """Those that are predicted, and the nearest of the others, are the same as without skipping."""
     least_fit = 0.9
-    batch = 4096 if job.model in ("bert-large", "resnet50") else 64
-    jobs = [each for ladder in ladders(job, 8, batch) for each in ladder]
+    gpus, batch = (2, 1024) if job.model in ("bert-large", "resnet50") else (8, 64)
+    jobs = [each for ladder in ladders(job, gpus, batch) for each in ladder]
     every = [assess(each, least_fit) for each in jobs]
     found = assessed(jobs, least_fit)
     assert [row.job for row in found] == jobs

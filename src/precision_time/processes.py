@@ -54,7 +54,9 @@ def pooled(
     try:
         with _interrupts_held():  # workers inherit the mask, so Ctrl-C reaches only this process, which ends them below
             futures = {pool.submit(work, chunk): index for index, chunk in enumerate(chunks)}
-        for future in reversed(tuple(futures)) if here is not None else ():
+        for future in reversed(tuple(futures)):
+            if here is None:
+                break
             if future.cancel():
                 index = futures.pop(future)
                 yield index, here(chunks[index])
