@@ -49,6 +49,7 @@ UNBOUNDED = {
     "hardware.catalog._builtin_node_entries": "the catalog of the package",
     "hardware.catalog._builtin_fabrics": "the catalog of the package",
     "hardware.catalog._builtin_prices": "the catalog of the package",
+    "hardware.storage._plain_names": "the catalog of the package",
     "hardware.storage.storages": "the catalog of the package",
     "measure.conditions._nvidia_smi": "no arguments",
     "measure.kernel_support.autocast_lstm_error": "one entry for each dtype",

@@ -121,6 +121,7 @@ class Timed:
         self.host = HostCosts(0, 0, 0, 0, 0, 0, case.step_us * US, 0.2, 1.0)
         self.unit_kinds = self.all_kinds = None
         self.kernel_factor = self.host_factor = 1.0
+        self.phases: dict[Stage, tuple[list[float], float]] = {}
         self.overhead, self.offload = FREE, NOT_OFFLOADED
         self.send_s = self.tied_s = 0.0
         units = tuple(self._unit(f"blocks.{i}", unit) for i, unit in enumerate(case.units))

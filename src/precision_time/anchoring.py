@@ -69,7 +69,7 @@ def correction_of(
     if anchors is not None:
         terms = step_terms(run.timeline)
         descriptor = describe_job(job, run.step, gpu, terms, anchoring.framework or job.framework)
-        correction = anchors.correction(descriptor, lambda f: run.scaled(f).step_s, anchoring.without)
+        correction = anchors.correction(descriptor, run.step_s, anchoring.without)
     unused = set(job.anchors) - {"none", "published"} and not correction.count
     return correction, (UNUSED_ANCHORS,) if unused else ()
 

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -156,12 +156,16 @@ def type_of(item: dataclasses.Field[Any]) -> FieldType:
     return of
 
 
-def apply_checks(instance: Any, prefix: str = "", error: type[PrecisionTimeError] = JobError) -> None:
+def apply_checks(
+    instance: Any, prefix: str = "", error: type[PrecisionTimeError] = JobError, names: Container[str] | None = None
+) -> None:
     """Replace every field of a frozen dataclass built with `option` by its checked value.
 
-    `prefix` stands before the fields' names in errors, which are of class `error`.
+    `prefix` stands before the fields' names in errors, which are of class `error`; `names`: the fields (None: all).
     """
     for name, of in _types(instance.__class__):
+        if names is not None and name not in names:
+            continue
         value = getattr(instance, name)
         if value is None and of.optional:
             continue  # most fields of most jobs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -36,6 +35,7 @@ from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.program_times import TimedProgram, time_program
 from precision_time.timing.scaled import Factors, scaled
+from precision_time.without_collection import WithoutCollection
 
 
 def predict(
@@ -76,17 +76,10 @@ class _TooLargeError(Exception):
 def _predict(
     job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring, least_fit: float
 ) -> Estimate:
-    # A prediction makes thousands of objects and hardly a cycle: collecting while it runs only visits what caches hold,
-    # which is a third of the time of a job that no cache knows.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with WithoutCollection():
         if job.schedule:
             return _scheduled(job, catalog, constants, anchoring, least_fit)
         return _predict_one(job, job.precision_spec, catalog, constants, anchoring, least_fit)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _predict_one(
@@ -103,9 +96,10 @@ def _predict_one(
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
     rental = known.rental(job.run.price, cluster) if job.run.price and job.run.price_per_gpu_hour is None else None
     # 2. and 3. Operators of a rank, and collectives between ranks.
-    step, program = rank_program(job, precision, cluster)
+    options = Options.of(job)
+    step, program = rank_program(job, precision, cluster, options)
     # 4. Memory of the fullest stage.
-    memory = step_memory(step, program, Options.of(job), cluster.gpu.memory_bytes, process_bytes(cluster))
+    memory = step_memory(step, program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
     if memory.fit_probability < least_fit:
         raise _TooLargeError(memory)
     # 5. and 6. Seconds of both, and the timeline.
@@ -114,8 +108,8 @@ def _predict_one(
     correction, unused = _correction(job, run, cluster, catalog, constants, anchoring)
     if (precision.tf32 or precision.tf32_convolutions) and correction.count and cluster.gpu.has("fp32"):
         full = simulate_step(job, parse_precision("fp32"), cluster, constants)
-        full_s = full.scaled(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors).step_s
-        limit = full_s / run.scaled(correction.factors).step_s
+        full_s = full.step_s(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors)
+        limit = full_s / run.step_s(correction.factors)
         correction = correction.lowered(min(limit, 1.0))  # TF32 is allowed, not ordered
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
@@ -151,11 +145,13 @@ def simulate_step(
     return _simulated(job, precision, cluster, *rank_program(job, precision, cluster), constants)
 
 
-def rank_program(job: Job, precision: Precision, cluster: Cluster) -> tuple[TrainingStep, StepProgram]:
+def rank_program(
+    job: Job, precision: Precision, cluster: Cluster, options: Options | None = None
+) -> tuple[TrainingStep, StepProgram]:
     """The operators of a step, and those of every distinct rank with its collectives."""
     # From the zoo or traced now. The only hardware fact is whether it is a CPU.
     step = training_step(job, precision, cluster.gpu.device_type)
-    return step, step_program(step, job.layout_spec, Options.of(job))
+    return step, step_program(step, job.layout_spec, options or Options.of(job))
 
 
 def _simulated(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from precision_time.child import end_with_parent
+from precision_time.without_collection import WithoutCollection
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -33,10 +34,14 @@ def cores() -> int:
 
 
 def pooled(
-    work: Callable[[Argument], Result], chunks: Sequence[Argument], workers: int
+    work: Callable[[Argument], Result],
+    chunks: Sequence[Argument],
+    workers: int,
+    here: Callable[[Argument], Result] | None = None,
 ) -> Generator[tuple[int, Result], None, None]:
     """(index, `work(chunks[index])`) of every chunk as it is done by a pool of `workers` processes.
 
+    With `here` this process helps them: it does `here(chunks[index])` of the last chunk that none has begun.
     Ends early, without the remaining chunks, where no pool can be made or it breaks (a worker killed for memory).
     """
     others = set(multiprocessing.active_children())
@@ -49,6 +54,14 @@ def pooled(
     try:
         with _interrupts_held():  # workers inherit the mask, so Ctrl-C reaches only this process, which ends them below
             futures = {pool.submit(work, chunk): index for index, chunk in enumerate(chunks)}
+        for future in reversed(tuple(futures)):
+            if here is None:
+                break
+            if future.cancel():
+                index = futures.pop(future)
+                yield index, here(chunks[index])
+            for done in [each for each in futures if each.done()]:
+                yield futures.pop(done), done.result()
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool:
@@ -85,29 +98,40 @@ def map_chunks(
 ) -> list[Result]:
     """`work(item)` of every item, in order. `chunks` hold the indices of all items in the order to do them.
 
-    With several `workers`, or an executor, each chunk is done by one process of it, so `work` and the items must be
-    picklable. What a pool that cannot be made, breaks or loses a worker leaves is done in this process.
+    With several `workers`, of which this process is one, or an executor, each chunk is done by one process, so `work`
+    and the items must be picklable. What a pool that cannot be made, breaks or loses a worker leaves is done here.
     `progress(done, total)` counts items.
     """
     report = progress or (lambda done, total: None)
     results: dict[int, Result] = {}
     report(0, len(items))
     if isinstance(workers, Executor) or workers > 1:
-        work_on, asked = partial(_each, work), [[items[i] for i in chunk] for chunk in chunks]
-        own = shared(work_on, asked, workers) if isinstance(workers, Executor) else pooled(work_on, asked, workers)
+        alone, asked = partial(_each, work), [[items[i] for i in chunk] for chunk in chunks]
+        work_on = partial(_each_in_worker, work)
+        if isinstance(workers, Executor):
+            own = shared(work_on, asked, workers)
+        else:
+            own = pooled(work_on, asked, workers - 1, alone)
         with contextlib.closing(own) as done:
             for position, chunk_results in done:
                 results.update(zip(chunks[position], chunk_results, strict=True))
                 report(len(results), len(items))
-    for index in (index for chunk in chunks for index in chunk if index not in results):
-        results[index] = work(items[index])
-        report(len(results), len(items))
+    for chunk in chunks:
+        with WithoutCollection():
+            for index in (index for index in chunk if index not in results):
+                results[index] = work(items[index])
+                report(len(results), len(items))
     return [results[index] for index in range(len(items))]
 
 
 def _each(work: Callable[[Argument], Result], items: Sequence[Argument]) -> list[Result]:
+    with WithoutCollection():
+        return [work(item) for item in items]
+
+
+def _each_in_worker(work: Callable[[Argument], Result], items: Sequence[Argument]) -> list[Result]:
     gc.freeze()  # caches live as long as the worker, so the garbage collector need not visit them
-    return [work(item) for item in items]
+    return _each(work, items)
 
 
 def start_module(

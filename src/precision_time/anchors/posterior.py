@@ -125,8 +125,10 @@ class Anchors:
         corrected_s = step_s(shared.factors)
         length = np.log2([corrected_s / shared.factors.kernels])
         within, known_lengths = np.clip(length, shared.shortest, shared.longest), solved.jobs.length
-        of_length = shared.slowly * shared.length * fading(within, known_lengths)[0]
-        corrects, across = of_kernels + of_length, of_kernels + shared.length * fading(length, known_lengths)[0]
+        faded = fading(length, known_lengths)[0]
+        slowly = faded if within[0] == length[0] else fading(within, known_lengths)[0]
+        of_length = shared.slowly * shared.length * slowly
+        corrects, across = of_kernels + of_length, of_kernels + shared.length * faded
         sharing = across
         if not across.any():
             sharing = _of_hidden_terms(shared, corrected_s, step_s)

@@ -74,7 +74,8 @@ class LayeredGraph:
     @property
     def trainable_share(self) -> float:
         """Share of the parameters that is trained; 1 for a model without any."""
-        return sum([_trainable(self.units)[i] for i in self.order]) / (self.parameter_count or 1) or 1.0
+        of_unit = _trainable(self.units)
+        return sum([of_unit[i] for i in self.order]) / (self.parameter_count or 1) or 1.0
 
     def with_order(self, order: Sequence[int]) -> LayeredGraph:
         return replace(self, order=tuple(order))

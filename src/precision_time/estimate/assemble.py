@@ -69,12 +69,19 @@ class SimulatedStep:
 
         A factor on all of them is one on the step, so factors of equal ratios are simulated once.
         """
+        return self.timeline if factors == UNCHANGED else self._by_ratios(factors).times(factors.kernels)
+
+    def step_s(self, factors: Factors) -> float:
+        """Seconds of the step simulated so."""
         if factors == UNCHANGED:
-            return self.timeline
-        ratios = Factors(1.0, *(round(each / factors.kernels, 12) for each in factors[1:]))
+            return self.timeline.step_s
+        return self._by_ratios(factors).step_s * factors.kernels
+
+    def _by_ratios(self, factors: Factors) -> Timeline:
+        ratios = Factors(1.0, *[round(each / factors.kernels, 12) for each in factors[1:]])
         if ratios not in self.known:
             self.known[ratios] = simulate(scaled(self.timed, ratios))
-        return self.known[ratios].times(factors.kernels)
+        return self.known[ratios]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ all GPUs together and R the time of a restart.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,10 +70,11 @@ def best_interval(checkpoint_s: float, between_s: float) -> float:
     return math.sqrt(2.0 * checkpoint_s * between_s) * (1.0 + math.sqrt(x) / 3.0 + x / 9.0) - checkpoint_s
 
 
-def lost_share(interval_s: float, checkpoint_s: float, restart_s: float, between_s: float) -> float:
-    """Seconds of checkpoints, lost work and restarts for every second of work."""
-    per_segment = _segment(np.array([between_s]), interval_s, checkpoint_s, restart_s)[0]
-    return float(per_segment / interval_s - 1.0)
+def lost_shares(intervals_s: Sequence[float], checkpoint_s: float, restart_s: float, between_s: float) -> list[float]:
+    """Seconds of checkpoints, lost work and restarts for every second of work, at each interval between checkpoints."""
+    tau = np.array(intervals_s)
+    shares: list[float] = (_segment(np.array([between_s]), tau, checkpoint_s, restart_s) / tau - 1.0).tolist()
+    return shares
 
 
 def _segment(between_s: Floats, interval_s: Floats | float, checkpoint_s: float, restart_s: float) -> Floats:
@@ -109,12 +111,15 @@ class Interruptions:
 def _counts(mean: Floats, axis: int) -> Floats:
     """Numbers of failures with these means at the levels of an axis: Poisson, and normal above a mean of 30."""
     large = mean > 30.0
-    counts: Floats = np.where(large, np.maximum(np.round(mean + np.sqrt(mean) * normal(axis)), 0.0), 0.0)
-    small = np.where(large, 0.0, mean)
-    level, term = uniform(axis), np.exp(-small)
+    counts, small, level = np.zeros(COUNT), mean, uniform(axis)
+    if large.any():
+        counts = np.where(large, np.maximum(np.round(mean + np.sqrt(mean) * normal(axis)), 0.0), 0.0)
+        small = np.where(large, 0.0, mean)
+        level = np.where(large, 0.0, level)  # none of them counts below
+    term = np.exp(-small)
     below = term.copy()
     for number in range(1, 101):
-        more = (level > below) & ~large
+        more = level > below
         if not more.any():
             break
         counts[more] = number

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from precision_time.bounded_cache import bounded
 from precision_time.estimate.checkpoints import Checkpoint
-from precision_time.estimate.failures import FailureRate, Interruptions, best_interval, lost_share
+from precision_time.estimate.failures import FailureRate, Interruptions, best_interval, lost_shares
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.levels import COUNT, Distribution, Floats, interval_of, median, of_interval
 from precision_time.estimate.run_parts import Evaluation, StartUp
@@ -224,9 +225,9 @@ def _lost(
     run, checkpoint, rate = facts.run, facts.checkpoint, failure_rate(facts.run)
     step_s = stepping.whole.p50 / stepping.steps
     restart_s = run.restart_s if run.restart_s is not None else start_up_s
-    between_s = rate.hours_between(facts.gpus, _RATE) * 3600.0 if rate else None
+    between_s, usual_s = _between(rate, facts.gpus) if rate else (None, None)
     stops_s = checkpoint.stops_s
-    tau, notes = _interval(facts, step_s, None if between_s is None else median(between_s))
+    tau, notes = _interval(facts, step_s, usual_s)
     values: dict[str, Floats] = {}
     if tau is not None and run.checkpoint_s is None and checkpoint.storage is None:
         size = human_bytes(checkpoint.nbytes)
@@ -237,13 +238,19 @@ def _lost(
         values["checkpoints"] = np.floor(work_s / tau + 1e-9) * stops_s
         if run.checkpoint_every_steps:
             values["checkpoints"] = np.full(COUNT, stepping.steps // run.checkpoint_every_steps * stops_s)
-    if rate is None or between_s is None:
+    if rate is None or between_s is None or usual_s is None:
         return values, (*notes, *_unknown(facts, median(work_s), tau, stops_s))
     lost = Interruptions.of(work_s, tau, stops_s, restart_s, between_s)
     values |= {"lost_work": lost.lost_work_s, "restarts": lost.restarts_s}
-    every = human_seconds(median(between_s))
-    note = f"failures: {rate.source}; {facts.gpus:,} GPUs are interrupted every {every}"
+    note = f"failures: {rate.source}; {facts.gpus:,} GPUs are interrupted every {human_seconds(usual_s)}"
     return values, (*notes, f"{note}, {lost.mean_failures:.3g} times in this run on average")
+
+
+@bounded()
+def _between(rate: FailureRate, gpus: int) -> tuple[Floats, float]:
+    """Mean seconds between failures of so many GPUs at every level of its uncertainty, and their median."""
+    seconds = rate.hours_between(gpus, _RATE) * 3600.0
+    return seconds, median(seconds)
 
 
 def _interval(facts: RunFacts, step_s: float, between_s: float | None) -> tuple[float | None, tuple[str, ...]]:
@@ -256,14 +263,13 @@ def _interval(facts: RunFacts, step_s: float, between_s: float | None) -> tuple[
         return tau, ()
     best = max(best_interval(stops_s, between_s), step_s)
     restart_s = run.restart_s or 0.0
-    shares = [lost_share(best * factor, stops_s, restart_s, between_s) for factor in (1.0, 0.5, 2.0)]
+    chosen = best if tau is None else tau
+    shares = lost_shares((best, 0.5 * best, 2.0 * best, chosen), stops_s, restart_s, between_s)
     note = (
         f"checkpoints lose least every {human_seconds(best)} ({shares[0]:.2%} of the work; half of it {shares[1]:.2%}, "
         f"twice {shares[2]:.2%}; Daly 2006)"
     )
-    if tau is None:
-        return best, (note,)
-    return tau, (f"{note}; every {human_seconds(tau)}: {lost_share(tau, stops_s, restart_s, between_s):.2%}",)
+    return chosen, (note if tau is None else f"{note}; every {human_seconds(tau)}: {shares[3]:.2%}",)
 
 
 def _unknown(facts: RunFacts, work_s: float, tau: float | None, stops_s: float) -> Sequence[str]:

@@ -8,6 +8,7 @@ have equal results, and a part that grows at every level never makes the sum sma
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,7 @@ LEVELS = (0.01, 0.05, *(n / 10 for n in range(1, 10)), 0.95, 0.99)
 _LEVELS, _TENTHS, _HALF = np.array(LEVELS), np.array([0.1, 0.5, 0.9]), np.array([0.5])
 _NORMAL = NormalDist()
 _SCORES = [_NORMAL.inv_cdf(level) for level in LEVELS]
+_P10, _P50, _P90 = (LEVELS.index(level) for level in (0.1, 0.5, 0.9))
 
 
 @cache
@@ -103,7 +105,11 @@ class Distribution:
     @property
     def interval(self) -> Interval:
         q = self.quantiles
-        return Interval(q[LEVELS.index(0.1)], q[LEVELS.index(0.5)], q[LEVELS.index(0.9)])
+        return Interval(q[_P10], q[_P50], q[_P90])
+
+    @property
+    def median(self) -> float:
+        return self.quantiles[_P50]
 
     def scaled(self, factor: float) -> Distribution:
         return Distribution(tuple(q * factor for q in self.quantiles))
@@ -127,17 +133,19 @@ class Distribution:
         logs, at = self._curve()
         if logs[-1] - logs[0] < 1e-12:
             return 1.0 if seconds >= self.quantiles[0] else 0.0
-        low = _segment(logs, float(np.log(seconds)))
+        wanted = float(np.log(seconds))
+        low = _segment(logs, wanted)
         rise = logs[low + 1] - logs[low]
         if rise <= 0.0:
             return LEVELS[low + 1]
-        z = at[low] + (float(np.log(seconds)) - logs[low]) / rise * (at[low + 1] - at[low])
+        z = at[low] + (wanted - logs[low]) / rise * (at[low + 1] - at[low])
         return _NORMAL.cdf(float(z))
 
     def _curve(self) -> tuple[list[float], list[float]]:
-        return [float(np.log(max(q, 1e-300))) for q in self.quantiles], _SCORES
+        logs: list[float] = np.log(np.maximum(self.quantiles, 1e-300)).tolist()
+        return logs, _SCORES
 
 
 def _segment(knots: Sequence[float], value: float) -> int:
     """The place of the piece that `value` lies in; the first or last one outside."""
-    return min(max(int(np.searchsorted(knots, value, side="right")) - 1, 0), len(knots) - 2)
+    return min(max(bisect_right(knots, value) - 1, 0), len(knots) - 2)

@@ -9,6 +9,7 @@ causal or not, and its backward pass as twice the forward one.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,12 +54,12 @@ def utilisation(
     """Of a step of `step_s` seconds that trains on so many `tokens`. `math`: the precision's key of `Gpu.peaks`."""
     program = timed.program
     model, again = _calls(program.units, tuple(program.stages))
-    flops, maths = _flops(timed)
-    owner = timed.works.owner
+    flops, owner = _flops(timed), timed.works.owner
     ranks = program.micro_batches * gpus / program.layout.pp  # stages are counted once each
     needed = flops * _at(model, owner) * ranks
-    model_flops, repeated = float(needed.sum()), float((flops * _at(again, owner)).sum()) * ranks
-    if math == "fp32" and model_flops and float(needed[maths == "tf32"].sum()) > 0.5 * model_flops:
+    model_flops = float(needed.sum())
+    repeated = float((flops * _at(again, owner)).sum()) * ranks if again.any() else 0.0
+    if math == "fp32" and model_flops and float(needed[_of_math(timed, "tf32")].sum()) > 0.5 * model_flops:
         math = "tf32"  # PyTorch's default runs convolutions there
     peak = gpu.peaks.get(math, 0.0)
     most = peak * gpus * step_s
@@ -73,16 +74,22 @@ def utilisation(
     )
 
 
-def _flops(timed: TimedProgram) -> tuple[Floats, NDArray[np.str_]]:
-    """FLOP of every work as the published formulas count them, and the unit that it runs on."""
+def _of_math(timed: TimedProgram, name: str) -> NDArray[np.bool_]:
+    """Whether each work runs on the unit of that name."""
     table = timed.works.table
-    maths = np.array([math for _, _, math, _ in table.classes])[table.class_of]
-    flops: Floats = np.where(maths == "vector", 0.0, table.flops)
+    of_class: NDArray[np.bool_] = np.array([math == name for _, _, math, _ in table.classes], dtype=np.bool_)
+    return of_class[table.class_of]
+
+
+def _flops(timed: TimedProgram) -> Floats:
+    """FLOP of every work as the published formulas count them."""
+    table = timed.works.table
+    flops: Floats = np.where(_of_math(timed, "vector"), 0.0, table.flops)
     variants = [variant for _, variant, *_ in table.classes]
     for place in table.attention.tolist():
         passes = 2.0 if variants[table.class_of[place]].startswith("bwd") else 1.0
         flops[place] = 4.0 * passes * float(table.shape[:, place].prod())
-    return flops, maths
+    return flops
 
 
 def _at(calls: Floats, owner: NDArray[np.intp]) -> Floats:
@@ -95,18 +102,22 @@ def _at(calls: Floats, owner: NDArray[np.intp]) -> Floats:
 @bounded()
 def _calls(units: tuple[UnitProgram, ...], stages: tuple[Stage, ...]) -> tuple[Floats, Floats]:
     """How often every kind runs in a micro-batch on all stages together: for the model, and again."""
-    last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
-    model = np.zeros(1 + max(last, default=0))
-    again = np.zeros_like(model)
+    runs = Counter[int]()
+    repeats = Counter[int]()
     for stage in stages:
         for chunk in stage.chunks:
             for index, times, repeated in chunk.units:
-                unit = units[index]
-                for total, segment, count in (
-                    (model, unit.forward, times),
-                    (model, unit.backward, times),
-                    (again, unit.recompute, repeated),
-                ):
-                    if len(segment) and count:
-                        total += np.bincount(segment.kind, minlength=len(total)) * count
+                runs[index] += times
+                repeats[index] += repeated
+    last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
+    model = np.zeros(1 + max(last, default=0))
+    again = np.zeros_like(model)
+    for index, unit in enumerate(units):
+        for total, segment, count in (
+            (model, unit.forward, runs[index]),
+            (model, unit.backward, runs[index]),
+            (again, unit.recompute, repeats[index]),
+        ):
+            if len(segment) and count:
+                total += np.bincount(segment.kind, minlength=len(total)) * count
     return model, again

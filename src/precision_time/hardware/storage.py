@@ -97,6 +97,12 @@ def storages() -> Mapping[str, Storage]:
     return MappingProxyType(catalog)
 
 
+@cache
+def _plain_names() -> Mapping[str, str]:
+    """The names of the catalog by what is left of them without case and punctuation."""
+    return {plain(each): each for each in storages()}
+
+
 def storage(name: str) -> Storage:
     """The storage of a catalog name (ignoring case and punctuation) or of a storage file."""
     if name.lower().endswith(SUFFIXES):
@@ -106,8 +112,7 @@ def storage(name: str) -> Storage:
         except OSError:
             return read_storage(path)  # raises the error
         return _of_file(name, state.st_mtime_ns, state.st_size)
-    known = {plain(each): each for each in storages()}
-    target = known.get(plain(name)) or _ALIASES.get(plain(name))
+    target = _plain_names().get(plain(name)) or _ALIASES.get(plain(name))
     if target is None and ("/" in name or name in (".", "..")):
         raise CatalogError(
             f"storage {checks.show(name)} is not a catalog name but a path or an address; measure it with "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -230,6 +230,10 @@ class Job:
     """Whether the model may be a Python file that is run; no field of a job file (see `job.code`)."""
 
     def __post_init__(self) -> None:
+        self._check(None)
+
+    def _check(self, names: Container[str] | None) -> None:
+        """Check and settle the fields; `names`: those whose values were not checked before (None: all)."""
         object.__setattr__(self, "precision", plain_values("precision", self.precision))
         object.__setattr__(self, "schedule", plain_values("schedule", self.schedule))
         if isinstance(self.precision, (list, tuple)):
@@ -238,8 +242,9 @@ class Job:
             object.__setattr__(self, "schedule", self.precision)
             object.__setattr__(self, "precision", "")
         for name in ("model_config", "input"):  # the dataclass default is immutable
-            object.__setattr__(self, name, plain_values(name, getattr(self, name)) or {})
-        apply_checks(self)
+            if names is None or name in names:
+                object.__setattr__(self, name, plain_values(name, getattr(self, name)) or {})
+        apply_checks(self, names=names)
         layout = parse_layout(self.layout, self.gpus, self.nodes)
         object.__setattr__(self, "layout", _label(layout))
         if type(self.input.get("seq_len")) is int:
@@ -389,7 +394,12 @@ class Job:
             changes["layout"] = self.layout_spec.text(with_dp=False)
         if "model" in changes and self.code.refused:
             changes["code"] = GIVEN
-        return dataclasses.replace(self, **{k.replace("-", "_"): v for k, v in changes.items()})
+        given = {name.replace("-", "_"): value for name, value in changes.items()}
+        changed = object.__new__(type(self))
+        for name in _DEFAULTS:
+            object.__setattr__(changed, name, given[name] if name in given else getattr(self, name))
+        changed._check(given)
+        return changed
 
     def signature(self) -> str:
         """One line for people: model, precision, GPUs and every other field that is not its default."""

@@ -10,7 +10,7 @@ from precision_time.estimate.memory import Memory
 from precision_time.prediction import predict_if_fits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from precision_time.estimate.interval import Interval
     from precision_time.estimate.levels import Distribution
@@ -22,7 +22,7 @@ class Assessed:
     """What a plan keeps of a candidate's estimate.
 
     fits            probability that the peak of memory fits
-    missing_bytes   by which the median of the peak does not
+    missing_bytes   by which the median of the peak does not; of a candidate that was not laid out, at least
     floor_s         physical floor of a step
     finish          from submission to the end; `wall`: on the GPUs; None without a length of the run
     parts           seconds of the run by part, in the median
@@ -62,6 +62,31 @@ class Assessed:
         job = self.job
         recompute = "" if job.recompute == "none" else f" · recompute {job.recompute}"
         return f"{job.layout} · {job.batch_size} x {job.grad_accum}{recompute}"
+
+
+def assess_batches(jobs: Sequence[Job], least_fit: float = 0.5) -> list[Assessed]:
+    """Candidates that differ in their micro-batch alone, the smallest first, at one global batch.
+
+    A larger micro-batch needs no less memory, as long as as many are in flight. So once one fits with a probability
+    below `least_fit`, larger ones are not laid out and have its figures: they miss by no less.
+    """
+    rows: list[Assessed] = []
+    unfit: Assessed | None = None
+    for job in jobs:
+        if unfit is not None and _as_many_in_flight(job):
+            rows.append(Assessed(job, unfit.fits, unfit.peak_bytes, unfit.missing_bytes))
+            continue
+        rows.append(assess(job, least_fit))
+        if unfit is None and not rows[-1].predicted and not rows[-1].error:
+            unfit = rows[-1]
+    return rows
+
+
+def _as_many_in_flight(job: Job) -> bool:
+    """Whether a stage holds as many micro-batches as with more of them in a step, and gradients are kept as then: with
+    one micro-batch they appear during its backward pass. GPipe holds all of them."""
+    layout = job.layout_spec
+    return job.grad_accum >= 2 * layout.pp and layout.schedule != "gpipe"
 
 
 def assess(job: Job, least_fit: float = 0.5) -> Assessed:

@@ -58,9 +58,9 @@ class Option:
     def objective(self, name: str) -> float:
         """What is to be least, in the median; infinite where it is not known."""
         if name == "cost":
-            return self.cost.interval.p50
+            return self.cost.median
         if name == "time":
-            return self.finish.interval.p50
+            return self.finish.median
         amount = self.energy_kwh if name == "energy" else self.co2_kg
         return amount.p50 if amount else float("inf")
 
@@ -117,20 +117,15 @@ def option_of(
         raise ValueError("an option needs a candidate with a run")
     usd = offer.usd_per_hour(assessed.job.gpus)
     queue_s = finish.quantiles[0] - wall.quantiles[0]
-    in_time = in_budget = both = 1.0
-    limits = []
+    in_time = in_budget = 1.0
     if goal.deadline_hours is not None:
-        limits.append(goal.deadline_hours * 3600.0 - queue_s)
-        in_time = wall.probability(limits[-1])
+        in_time = wall.probability(goal.deadline_hours * 3600.0 - queue_s)
     if goal.budget_usd is not None and usd > 0.0:
-        limits.append(goal.budget_usd / usd * 3600.0)
-        in_budget = wall.probability(limits[-1])
-    if limits:
-        both = wall.probability(min(limits))
+        in_budget = wall.probability(goal.budget_usd / usd * 3600.0)
     energy = assessed.energy_j.scaled(pue / JOULES_PER_KWH) if assessed.energy_j else None
     co2 = energy.scaled(grams_per_kwh / 1000.0) if energy and grams_per_kwh is not None else None
     cost = wall.scaled(usd / 3600.0)
-    chance = assessed.fits * both
+    chance = assessed.fits * min(in_time, in_budget)  # the tighter limit decides
     return Option(assessed, offer, finish, wall, usd, chance, in_time, in_budget, energy, co2, cost, share=share)
 
 

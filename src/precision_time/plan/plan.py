@@ -28,6 +28,7 @@ from precision_time.plan.spot import PUBLISHED, Market, market_of
 from precision_time.plan.spot_options import spot_options, unplanned
 from precision_time.processes import Workers
 from precision_time.units import human_bytes, human_seconds
+from precision_time.without_collection import WithoutCollection
 
 _SINGULAR = {"are": "is", "have": "has", "do": "does", "meet": "meets", "counts": "count"}
 
@@ -124,7 +125,11 @@ def plan(
     `workers` processes, or any executor (that of a Dask cluster, say), share the candidates; the plan is the same.
     Raises `PlanError` where nothing meets the goal: it names what binds, and the nearest goals that can be met.
     """
-    goal, space = goal or Goal(), space or Space()
+    with WithoutCollection():
+        return _plan(job, goal or Goal(), space or Space(), workers, progress)
+
+
+def _plan(job: Job, goal: Goal, space: Space, workers: Workers, progress: Callable[[int, int], None] | None) -> Plan:
     _check_length(job)
     if goal.objective == "co2" and space.grid is None:
         raise JobError("objective co2 needs a grid; name a country, for example --grid france, or give grams per kWh")

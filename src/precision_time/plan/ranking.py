@@ -13,15 +13,16 @@ from precision_time.estimate.quantile import label, probability_of, quantile_of
 from precision_time.global_batch import global_batch_of
 from precision_time.job.job import Job
 from precision_time.placement import cluster_of
-from precision_time.plan.assess import Assessed, assess
+from precision_time.plan.assess import Assessed, assess_batches
 from precision_time.plan.layouts import arranged
 from precision_time.processes import Workers, cores, map_chunks
 from precision_time.units import human_bytes, human_count, human_seconds
 
 MOST_CANDIDATES = 200_000
 """Most candidates of one search."""
-CHUNK = 250
-"""Most candidates that are sent to a process at once; one takes about 2 ms."""
+CHUNK = 40
+"""Most groups of candidates that differ in their micro-batch alone that are sent to a process at once; one takes 5 ms.
+"""
 WORTH_A_PROCESS = 1000
 """Candidates for which one more process is started where the number is not given."""
 
@@ -199,19 +200,35 @@ def assessed(
             f"the search has {len(jobs):,} candidates; narrow GPUs, counts, precisions or layouts to "
             f"{MOST_CANDIDATES:,} at most"
         )
-    order = sorted(range(len(jobs)), key=lambda index: _shared(jobs[index]))
+    by_batch: dict[tuple[Any, ...], list[int]] = {}
+    for index, job in enumerate(jobs):
+        by_batch.setdefault(_but_batch(job), []).append(index)
+    alike = [sorted(by_batch[key], key=lambda index: jobs[index].batch_size or 0) for key in sorted(by_batch)]
     count = max(1, min(cores(), len(jobs) // WORTH_A_PROCESS)) if workers is None else workers
-    size = -(-len(order) // (4 * count)) if isinstance(count, int) else CHUNK
+    size = -(-len(alike) // (4 * count)) if isinstance(count, int) else CHUNK
     size = max(1, min(size, CHUNK))
-    chunks = [order[start : start + size] for start in range(0, len(order), size)]
-    return map_chunks(partial(assess, least_fit=least_fit), jobs, chunks, count, progress)
+    chunks = [range(start, min(start + size, len(alike))) for start in range(0, len(alike), size)]
+    items = [tuple([jobs[index] for index in indices]) for indices in alike]
+    rows: dict[int, Assessed] = {}
+    report = None if progress is None else partial(_of_jobs, progress, len(jobs))
+    for indices, found in zip(
+        alike, map_chunks(partial(assess_batches, least_fit=least_fit), items, chunks, count, report), strict=True
+    ):
+        rows.update(zip(indices, found, strict=True))
+    return [rows[index] for index in range(len(jobs))]
 
 
-def _shared(job: Job) -> tuple[Any, ...]:
-    """What decides the traced step and its program, so that neighbours share them."""
+def _of_jobs(progress: Callable[[int, int], None], jobs: int, done: int, total: int) -> None:
+    """Progress in candidates, which come in groups of unequal size."""
+    progress(jobs * done // max(total, 1), jobs)
+
+
+def _but_batch(job: Job) -> tuple[Any, ...]:
+    """A candidate apart from its micro-batch, sorted so that neighbours share the traced step and its program."""
     layout = job.layout_spec
-    degrees = (layout.tp, layout.cp, layout.ep, job.batch_size, job.recompute, layout.pp, layout.vpp, layout.zero)
-    return (job.model, job.precision, *degrees, job.gpu, job.gpus)
+    degrees = (layout.tp, layout.cp, layout.ep, job.gpu, job.recompute, layout.pp, layout.vpp, layout.zero, job.gpus)
+    schedule = tuple([(part.from_step, part.precision) for part in job.schedule])
+    return (job.model, job.precision, *degrees, job.layout, job.node or "", schedule)
 
 
 def _tokens(job: Job, batch: int) -> tuple[int, str]:

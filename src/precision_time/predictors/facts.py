@@ -33,7 +33,7 @@ from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import compute_peak
 from precision_time.timing.kind_works import KindWorks
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import busiest_stage, time_program
+from precision_time.timing.program_times import time_program
 from precision_time.timing.signature_times import TimedSignatures, host_of, machine
 from precision_time.timing.step_factors import GROUPS
 from precision_time.timing.work import HELPERS
@@ -316,7 +316,7 @@ def _step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
     step = training_step(job, job.precision_spec, cluster.gpu.device_type)
     program = step_program(step, job.layout_spec, Options.of(job))
     timed = time_program(program, cluster, options, job.execution, _NO_FACTORS)
-    stage = busiest_stage(program, timed.units)
+    stage = timed.busiest
     runs: list[tuple[Segment, int]] = list(program.sweeps(stage))
     inner_s = wire_s = 0.0
     for chunk in stage.chunks:

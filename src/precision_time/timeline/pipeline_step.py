@@ -12,7 +12,7 @@ from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipel
 from precision_time.timeline.terms import communication_within_units, timeline_of
 from precision_time.timeline.timeline import Timeline
 from precision_time.timing.passes import Pass
-from precision_time.timing.program_times import TimedProgram, busiest_stage
+from precision_time.timing.program_times import TimedProgram
 from precision_time.timing.ranks import averaged
 
 
@@ -77,11 +77,9 @@ def pipeline_step(timed: TimedProgram) -> Timeline:
     """
     program, layout = timed.program, timed.program.layout
     _check_interleaving(program)
-    known = {
-        id(stage): _stage_seconds(timed, stage, sweeps.accumulate)
-        for stage, sweeps in zip(program.stages, timed.sweeps, strict=True)
-    }
-    each = [known[id(stage)] for stage in program.stages]
+    accumulates = dict(zip(program.stages, [sweeps.accumulate for sweeps in timed.sweeps], strict=True))
+    known = {stage: _stage_seconds(timed, stage, accumulate) for stage, accumulate in accumulates.items()}
+    each = [known[stage] for stage in program.stages]
     weights = np.array([s.weights for s in each]) if layout.schedule == "zero-bubble" else None
     played = pipeline(
         layout.schedule,
@@ -91,7 +89,7 @@ def pipeline_step(timed: TimedProgram) -> Timeline:
         blocking_send=layout.schedule in ("1f1b", "gpipe"),
     )
     ends = [_stage_end(timed, index, seconds, played) for index, seconds in enumerate(each)]
-    stage = busiest_stage(program, timed.units)
+    stage = timed.busiest
     busiest = program.stages.index(stage)
     end, seconds = ends[busiest], each[busiest]
     between = program.micro_batches // program.reductions  # micro-batches between two reductions

@@ -62,20 +62,21 @@ class Rank:
 
     def run(self, step: Pass, ready: float = 0.0, label: Label | None = None) -> None:
         """Launch and execute a pass that may not start before `ready` (when its weights have been gathered)."""
-        device, slowed = self.device, 0.0
+        device, slowed, margins = self.device, 0.0, self.margins
+        device_s, host_s, launch_bound_s = step[:3]
         if ready:
-            self.margins.append(ready - device)
+            margins.append(ready - device)
             if ready > device:
                 self.exposed += ready - device
                 device = ready
         if self.slowdown != 1.0:
             beside = self.wire - device
-            self.margins += (beside, beside - step.device_s)
+            margins += (beside, beside - device_s)
             if beside > 0.0:
-                slowed = min(beside, step.device_s) * (self.slowdown - 1.0)
-        ran, launched = device + step.device_s + slowed, self.host + step.launch_bound_s
+                slowed = (beside if beside < device_s else device_s) * (self.slowdown - 1.0)
+        ran, launched = device + device_s + slowed, self.host + launch_bound_s
         late = launched - ran
-        self.margins.append(late)
+        margins.append(late)
         if late > 0.0:
             self.idle += late
             self.device = launched
@@ -86,7 +87,7 @@ class Rank:
         if label is not None and self.recording:
             seconds = self.device - device
             self.spans.append(Span(COMPUTE, label.name, label.kind, device, seconds, self.host, label.segment))
-        self.host += step.host_s
+        self.host += host_s
         self.ended.append(self.device)
 
     def wait(self, until: float) -> None:

@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from precision_time.layout.program import DATA, Stage
+from precision_time.layout.segment import Segment
 from precision_time.timeline.accumulation import EQUAL, accumulate
 from precision_time.timeline.pipeline_step import pipeline_step
 from precision_time.timeline.rank import Label, Position, Rank
@@ -43,6 +45,18 @@ def simulate(timed: TimedProgram, record: bool = False) -> Timeline:
     if timed.program.layout.pp > 1:
         return pipeline_step(timed)
     return _Step(timed, record).timeline()
+
+
+class _Bucketed(NamedTuple):
+    """A bucket of gradients (see `Bucket` and `BucketReady`), the seconds of its reduction, and the elements in it and
+    in all before it."""
+
+    use: int
+    share: float
+    launch_bound_s: float
+    seconds: float
+    nbytes: int
+    arrived: int
 
 
 class _Step:
@@ -71,6 +85,8 @@ class _Step:
         exposed_by[HOST] = copied_s
         hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(taken.sent - exposed, 0.0)
         timeline = timeline_of(self.timed, self.stage, taken.device, straggler_wait, exposed_by, hidden_by)
+        if not rank.spans and not skipped:
+            return timeline
         return replace(
             timeline,
             spans=tuple(
@@ -136,7 +152,7 @@ class _Step:
             return
         self._backward(reduces)
         if not first:
-            rank.run(self.sweeps.accumulate, 0.0, Label("accumulate", "backward", self.stage.accumulate))
+            self._sweep(self.sweeps.accumulate, "accumulate", "backward", self.stage.accumulate)
         if reduces and not self.layout.overlap_grad_reduce:
             rank.wait(rank.send(timed.stage_data[0].reduce_s, rank.device, "reduce"))
         self._copied(timed.offload.backward_s)
@@ -208,38 +224,48 @@ class _Step:
         Each gradient is accumulated and copied into its bucket as it arrives. This work is timed after the backward
         pass; it delays each bucket by the share of its own and earlier gradients.
         """
-        rank, timed = self.rank, self.timed
+        rank, units = self.rank, self.timed.units
         runs = []
         for unit, again in reversed(self.uses):
             if again:
                 self._pass(unit, "recompute")
-            runs.append((rank.device, rank.host, rank.idle, timed.units[unit].backward.device_s))
+            runs.append((rank.device, rank.host, rank.idle, units[unit].backward.device_s))
             self._pass(unit, "backward")
         copies_s = self.sweeps.into_buckets.device_s + (0.0 if first else self.sweeps.accumulate.device_s)
         if not first:
-            rank.run(self.sweeps.accumulate, 0.0, Label("accumulate", "backward", self.stage.accumulate))
-        rank.run(self.sweeps.into_buckets, 0.0, Label("into buckets", "backward", self.stage.into_buckets))
-        buckets = self.program.buckets.buckets
-        elements, arrived, slowed, idle = sum(bucket.elements for bucket in buckets), 0, 0.0, 0.0
-        for bucket, seconds, last in zip(buckets, timed.bucket_s, timed.bucket_ready, strict=True):
-            arrived += bucket.elements
-            device, host, idle_before, backward_s = runs[bucket.use]
-            ran, launched = device + last.share * backward_s, host + last.launch_bound_s
-            ready = max(ran, launched) + copies_s * arrived / elements
-            rank.margins.append(launched - ran)
+            self._sweep(self.sweeps.accumulate, "accumulate", "backward", self.stage.accumulate)
+        self._sweep(self.sweeps.into_buckets, "into buckets", "backward", self.stage.into_buckets)
+        elements, slowed, idle, margins = self.bucketed[-1].arrived, 0.0, 0.0, rank.margins
+        for use, share, launch_bound_s, seconds, nbytes, arrived in self.bucketed:
+            device, host, idle_before, backward_s = runs[use]
+            ran, launched = device + share * backward_s, host + launch_bound_s
+            late = launched - ran
+            ready = (launched if late > 0.0 else ran) + copies_s * arrived / elements
+            margins.append(late)
             if rank.slowdown == 1.0:
-                rank.send(seconds, ready, "all_reduce", bucket.nbytes)
+                rank.send(seconds, ready, "all_reduce", nbytes)
                 continue
-            idle, before = max(idle, idle_before + max(launched - ran, 0.0)), idle
-            slowed = self._made_up(slowed, idle - before)
-            done = rank.send(seconds, ready + slowed, "all_reduce", bucket.nbytes)
+            idle, before = max(idle, idle_before + late if late > 0.0 else idle_before), idle
+            if slowed:
+                slowed = self._made_up(slowed, idle - before)
+            done = rank.send(seconds, ready + slowed, "all_reduce", nbytes)
             ended = rank.device + self._made_up(slowed, rank.idle - idle)
             beside = min(done, ended) - (done - seconds)
-            rank.margins += (done - ended, beside)
-            slowed += max(beside, 0.0) * (rank.slowdown - 1.0)
+            margins += (done - ended, beside)
+            if beside > 0.0:
+                slowed += beside * (rank.slowdown - 1.0)
         rank.slow(self._made_up(slowed, rank.idle - idle))
         rank.wait(rank.wire)
-        rank.run(self.sweeps.out_of_buckets, 0.0, Label("out of buckets", "backward", self.stage.out_of_buckets))
+        self._sweep(self.sweeps.out_of_buckets, "out of buckets", "backward", self.stage.out_of_buckets)
+
+    @cached_property
+    def bucketed(self) -> list[_Bucketed]:
+        """DDP's buckets in the order they are reduced."""
+        timed, arrived, rows = self.timed, 0, []
+        for bucket, seconds, last in zip(self.program.buckets.buckets, timed.bucket_s, timed.bucket_ready, strict=True):
+            arrived += bucket.elements
+            rows.append(_Bucketed(bucket.use, last.share, last.launch_bound_s, seconds, bucket.nbytes, arrived))
+        return rows
 
     def _made_up(self, slowed: float, idle: float) -> float:
         """What is left of a delay after the device has waited for its host for so long."""
@@ -254,7 +280,7 @@ class _Step:
         for place, (tail, segment) in enumerate(zip(self.sweeps.tails, self.stage.tails, strict=True)):
             if place:
                 rank.synchronize()
-            rank.run(tail, 0.0, Label("optimizer", "optimizer", segment))
+            self._sweep(tail, "optimizer", "optimizer", segment)
         if self.program.offload is not None:  # the host updates, and launches nothing meanwhile
             self._copied(self.timed.offload.update_s)
             rank.synchronize()
@@ -264,6 +290,10 @@ class _Step:
     def _gather(self, unit: int, ready: float) -> float:
         """The end of gathering a unit's weights, which may start at `ready`."""
         return self.rank.send(self.timed.unit_data[unit].gather_s, ready, f"gather {self.program.units[unit].name}")
+
+    def _sweep(self, step: Pass, name: str, kind: str, segment: Segment) -> None:
+        """Run a pass over the parameters."""
+        self.rank.run(step, 0.0, Label(name, kind, segment) if self.rank.recording else None)
 
     def _pass(self, unit: int, kind: str, ready: float = 0.0) -> None:
         """Run one pass of a unit: "forward", "backward" or "recompute"."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,8 @@ class TimedProgram(TimedSignatures):
     send_s: float
     tied_s: float
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
+    busiest: Stage
+    """The stage with the longest micro-batch."""
     calls: Array
     unit_kinds: TimedSignatures | None = None
     """The units' operators alone (the first of all), which programs share; None: no program shares them."""
@@ -117,6 +119,8 @@ class TimedProgram(TimedSignatures):
     kernel_factor: float = 1.0
     host_factor: float = 1.0
     """Factors that passes contain and the times of single operators do not (see `scaled`)."""
+    phases: dict[Stage, tuple[list[float], float]] = field(default_factory=dict)
+    """By stage, once asked for, what `phase_seconds` finds without `kernel_factor`."""
 
     @property
     def calls_per_kind(self) -> Array:
@@ -142,21 +146,24 @@ def time_program(
     first = program.kinds if program.unit_kinds is None else program.unit_kinds
     shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
     units = _all_unit_times(shared, program.units, within, cluster if within else None, costs.overlap, overhead)
-    stages = tuple(dict.fromkeys(program.stages))
+    stages, busiest = tuple(dict.fromkeys(program.stages)), busiest_stage(program, units)
     data = dict(zip(stages, _data_times(program, joined, stages), strict=True))
+    sweeps = {stage: _sweeps(kinds, _segments(stage), overhead) for stage in stages}
+    buckets = program.buckets
     return TimedProgram(
         **fields_of(kinds),
         program=program,
         units=units,
         unit_data=_unit_data(program, joined),
         stage_data=tuple([data[stage] for stage in program.stages]),
-        sweeps=tuple(_sweeps(kinds, stage, overhead) for stage in program.stages),
-        bucket_s=_bucket_seconds(program.buckets, joined) if program.buckets.buckets else (),
-        bucket_ready=_bucket_ready(shared, program.units, program.stages[0].chunks, program.buckets),
+        sweeps=tuple([sweeps[stage] for stage in program.stages]),
+        bucket_s=_bucket_seconds(buckets, joined) if buckets.buckets else (),
+        bucket_ready=_bucket_ready(shared, program.units, stages[0].chunks, buckets) if buckets.buckets else (),
         broadcast_s=joined.seconds(DATA, "broadcast", program.broadcast_bytes),
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
         tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
-        calls=_calls(program, units, len(program.kinds)),
+        busiest=busiest,
+        calls=_calls(program, busiest, len(program.kinds)),
         unit_kinds=shared,
         all_kinds=kinds,
         offload=_offload(program, cluster, units),
@@ -176,10 +183,13 @@ def _offload(program: StepProgram, cluster: Cluster, units: tuple[UnitTimes, ...
     return offload_times(program, cluster, forward, backward)
 
 
+def _segments(stage: Stage) -> tuple[Segment, ...]:
+    return (*stage.tails, stage.accumulate, stage.into_buckets, stage.out_of_buckets)
+
+
 @bounded()
-def _sweeps(kinds: TimedSignatures, stage: Stage, overhead: FrameworkOverhead) -> SweepTimes:
-    copies = (stage.accumulate, stage.into_buckets, stage.out_of_buckets)
-    *tails, accumulate, into_buckets, out_of_buckets = sums_of(kinds, (*stage.tails, *copies))
+def _sweeps(kinds: TimedSignatures, segments: tuple[Segment, ...], overhead: FrameworkOverhead) -> SweepTimes:
+    *tails, accumulate, into_buckets, out_of_buckets = sums_of(kinds, segments)
     apart = kinds.synchronous
     return SweepTimes(
         tails=tuple([pass_of(tail, (), overhead, apart) for tail in tails]),
@@ -267,9 +277,8 @@ def _added(one: Iterable[float], other: Iterable[float]) -> list[float]:
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
-def _calls(program: StepProgram, units: tuple[UnitTimes, ...], count: int) -> Array:
-    """How often each kind runs on the busiest stage in an optimizer step."""
-    stage = busiest_stage(program, units)
+def _calls(program: StepProgram, stage: Stage, count: int) -> Array:
+    """How often each kind runs on a stage in an optimizer step."""
     total = np.zeros(count)
     within = _unit_calls(program.units, stage.chunks)
     total[: len(within)] = within * program.micro_batches
@@ -322,6 +331,18 @@ def host_seconds(timed: TimedProgram, stage: Stage) -> float:
 
 def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of a stage in a step: by phase (without casts), of casts, and of recomputed forward passes."""
+    found = timed.phases.get(stage)
+    if found is None:
+        timed.phases[stage] = found = _phase_totals(timed, stage)
+    factor = timed.kernel_factor
+    *busy, casts = [seconds * factor for seconds in found[0]]
+    phases = dict(zip(_PHASES, busy, strict=True))
+    phases[Phase.OPTIMIZER] += timed.offload.update_s
+    return phases, casts, found[1] * factor
+
+
+def _phase_totals(timed: TimedProgram, stage: Stage) -> tuple[list[float], float]:
+    """By phase and of casts, and of what is computed again."""
     program, shared = timed.program, timed.unit_kinds or timed
     micro = program.micro_batches
     sweeps = [(segment, times) for segment, times in program.sweeps(stage) if len(segment) and times]
@@ -339,15 +360,11 @@ def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float]
         if segments
     ]
     totals = np.add.reduce(np.concatenate(spent), axis=0) if spent else np.zeros(len(_PHASES) + 1)
-    factor = timed.kernel_factor
-    *busy, casts = (totals * factor).tolist()
     again_s = 0.0
     if repeated:
         each = _by_phase(shared, tuple([segment for segment, _ in repeated])).tolist()
         again_s = sum([sum(phases) * times * micro for phases, (_, times) in zip(each, repeated, strict=True)])
-    phases = dict(zip(_PHASES, busy, strict=True))
-    phases[Phase.OPTIMIZER] += timed.offload.update_s
-    return phases, casts, again_s * factor
+    return totals.tolist(), again_s
 
 
 _PHASES = tuple(Phase)

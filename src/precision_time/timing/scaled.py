@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.passes import NOTHING, BucketReady, Pass, UnitTimes
-from precision_time.timing.program_times import DataTimes, SweepTimes, TimedProgram
+from precision_time.timing.program_times import DataTimes, SweepTimes, TimedProgram, busiest_stage
 
 
 class Factors(NamedTuple):
@@ -40,9 +40,11 @@ def scaled(timed: TimedProgram, factors: Factors) -> TimedProgram:
     def each(step: Pass) -> Pass:
         return _pass(step, factors, overhead, synchronous)
 
+    units = tuple([UnitTimes(each(u.forward), each(u.backward), each(u.recompute)) for u in timed.units])
     return replace(
         timed,
-        units=tuple([UnitTimes(each(u.forward), each(u.backward), each(u.recompute)) for u in timed.units]),
+        units=units,
+        busiest=busiest_stage(timed.program, units),
         unit_data=_data(timed.unit_data, wire),
         stage_data=_data(timed.stage_data, wire),
         sweeps=tuple(

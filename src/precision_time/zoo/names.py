@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from precision_time.bounded_cache import bounded
 from precision_time.names import joined, nearest_names
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.tables.hub import REPOSITORIES
@@ -15,6 +16,7 @@ _STAGES = re.compile(r"(-(instruct|base|chat|it|hf|thinking|[0-9]{4}))+$")
 """Endings of repositories of the same shape: stages of training and dates."""
 
 
+@bounded(ZooEntry)
 def find(name: str) -> ZooEntry | None:
     """The entry of a zoo name or hub repository, ignoring case and separators ('ResNet-50', 'Qwen/Qwen3-8B',
     'Llama-3.1-8B-Instruct'); None where there is none."""
