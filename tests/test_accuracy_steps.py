@@ -28,13 +28,14 @@ from precision_time import predict
 from precision_time.anchoring import Anchoring
 from precision_time.anchors.anchor import JobDescriptor
 from precision_time.errors import DataError
-from precision_time.estimate.interval import Interval
+from precision_time.estimate.interval import Z90, Interval
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit import folds
 from precision_time.fit import traced as traced_rows
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.folds import FOLDS, HeldOut, cross_validate, spread_for, with_intervals
+from precision_time.fit.folds import FOLDS, HeldOut, cross_validate
 from precision_time.fit.provenance import parameters_digest
+from precision_time.fit.spreads import with_intervals
 from precision_time.measurements.repository import STEPS
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
@@ -113,11 +114,11 @@ def test_cards_that_differ_in_memory_alone_are_one_gpu(rows: tuple[Row, ...]) ->
 
 def test_least_spread_holds_the_share_of_the_rows() -> None:
     errors = [0.1, -0.2, 0.3, -0.4, 0.5]
-    assert folds.least_spread(errors, [0.0] * 5) == pytest.approx(0.4 / folds.Z90)
+    assert folds.least_spread(errors, [0.0] * 5) == pytest.approx(0.4 / Z90)
     assert folds.least_spread(errors, [1.0] * 5) == 0.0  # what is known is enough
-    assert folds.least_spread(errors, [0.0] * 5, weights=[1, 1, 1, 1, 9]) == pytest.approx(0.5 / folds.Z90)
+    assert folds.least_spread(errors, [0.0] * 5, weights=[1, 1, 1, 1, 9]) == pytest.approx(0.5 / Z90)
     beside = folds.least_spread([0.5], [0.2])
-    assert math.hypot(beside, 0.2) == pytest.approx(0.5 / folds.Z90)
+    assert math.hypot(beside, 0.2) == pytest.approx(0.5 / Z90)
 
 
 def test_one_kind_alone_cannot_be_held_out(traced: list[Case]) -> None:
@@ -131,19 +132,15 @@ def held_out(row: Row, ratio: float, fold: str, widening: float = 0.0) -> HeldOu
     def scaled(factors: Factors) -> dict[str, float]:
         return {"forward": seconds * factors.kernels}
 
-    return HeldOut(row, fold, seconds, widening, {"forward": seconds}, True, DESCRIPTOR, scaled)
+    return HeldOut(row, fold, seconds, widening, "single", {"forward": seconds}, True, DESCRIPTOR, scaled)
 
 
 def test_the_width_comes_from_the_other_folds(rows: tuple[Row, ...]) -> None:
     wide, narrow = [held_out(rows[0], 2.0, "a")], [held_out(rows[3], 1.1, "b", widening=0.3)]
-    assert spread_for(wide) == pytest.approx(math.log(2) / folds.Z90, abs=1e-3)
-    assert spread_for(narrow) == 0.0  # what the job adds is enough
     first, second = with_intervals([*wide, *narrow])
     assert first.step.p90 == first.step.p50
     assert not first.inside
-    assert math.log(second.step.p90 / second.step.p50) == pytest.approx(
-        math.hypot(math.log(2), 0.3 * folds.Z90), abs=2e-3
-    )
+    assert math.log(second.step.p90 / second.step.p50) == pytest.approx(math.hypot(math.log(2), 0.3 * Z90), abs=2e-3)
 
 
 # --- the blind twin

@@ -74,7 +74,7 @@ def held_out(known: Anchor) -> HeldOut:
     def scaled(factors: Factors) -> dict[str, float]:
         return {"forward": known.predicted_s * factors.kernels}
 
-    return HeldOut(row, job.family, known.predicted_s, 0.0, {}, True, job, scaled)
+    return HeldOut(row, job.family, known.predicted_s, 0.0, "half", {}, True, job, scaled)
 
 
 # --- the arithmetic

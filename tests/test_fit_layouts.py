@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from precision_time.capture.graph import OpSignature, TensorSpec
-from precision_time.fit.folds import Z90, least_spread
-from precision_time.fit.layout_spreads import Spread, covered, novelty
 from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, usual
 from precision_time.hardware import gpu
 from precision_time.job import Job
@@ -58,12 +56,6 @@ def test_rows_left_out_do_not_count():
     spoiled[:20] = 9.0
     keep = np.arange(100) >= 20
     assert np.allclose(solve(spoiled, at, keep), solve(measured, at, keep))
-
-
-def test_the_spread_covers_four_in_five():
-    error = np.random.default_rng(2).normal(0, 0.1, 20_000)
-    assert least_spread(error, np.zeros(len(error))) == pytest.approx(0.1, rel=0.03)
-    assert least_spread(error, np.full(len(error), 0.08)) == pytest.approx(0.06, rel=0.08)  # the jobs add the rest
 
 
 def test_costs_have_every_factor():
@@ -129,37 +121,6 @@ def test_wide_products_of_an_architecture_have_their_factor() -> None:
     plain = seconds({})
     assert seconds({"hopper|half": 1.5}) / plain == pytest.approx([1.5, 1.0, 1.0], rel=0.01)
     assert (seconds({"ampere|half": 1.5}) == plain).all()
-
-
-def test_spreads_by_kind_by_hand() -> None:
-    """Ten rows of each of two kinds, of which eight have to lie inside 1.2816 times the spread."""
-    errors = np.array([0.01 * i for i in range(1, 11)] + [0.1 * i for i in range(1, 11)])
-    kinds = np.array(["fp8"] * 10 + ["whole"] * 10)
-    spread = Spread(np.zeros(20), kinds, np.ones(20, dtype=np.bool_), errors, np.zeros(20))
-    bases = spread.bases()
-    assert (bases["fp8"], bases["whole"]) == pytest.approx((0.08 / Z90, 0.8 / Z90))
-    assert bases[""] == pytest.approx(0.6 / Z90)  # the sixteenth of 20
-    assert spread.added(2 * errors)["fp8"] == pytest.approx(np.sqrt(0.16**2 - 0.08**2) / Z90)
-    assert set(novelty({"gpu": (spread, errors)})) == {"gpu", "gpu:fp8", "gpu:whole"}
-
-
-def test_spreads_from_elsewhere_are_of_other_folds() -> None:
-    """Half of the rows are off by 0.1, half by 0.4: each half gets the spread of the other."""
-    errors, folds = np.repeat([0.1, 0.4], 10), ["near"] * 10 + ["far"] * 10
-    spread = Spread(np.zeros(20), np.array(["whole"] * 20), np.ones(20, dtype=np.bool_), errors, np.zeros(20))
-    assert spread.elsewhere(errors, folds, new=False) * Z90 == pytest.approx(np.repeat([0.4, 0.1], 10))
-    (_, every, outside), _ = covered(spread, errors, folds, new=False)
-    assert (every.coverage_p10_p90, outside) == (1.0, 0.5)
-
-
-def test_rows_of_a_new_framework_are_wider_by_their_launches() -> None:
-    """What a job adds where its framework is left out is not added again by what the errors require."""
-    errors = np.repeat([0.1, 0.4], 10)
-    launching = np.repeat([0.0, 0.4 / Z90], 10)
-    known = Spread(np.zeros(20), np.array(["whole"] * 20), np.ones(20, dtype=np.bool_), np.full(20, 0.1), np.zeros(20))
-    new = replace(known, left_out=launching)
-    assert known.added(errors)["whole"] == pytest.approx(np.sqrt(0.4**2 - 0.1**2) / Z90)
-    assert new.added(errors)["whole"] == 0.0
 
 
 def test_shipped_costs_are_those_of_the_file():

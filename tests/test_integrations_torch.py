@@ -171,12 +171,12 @@ def test_a_launcher_says_how_many_processes_and_nodes(monkeypatch: pytest.Monkey
 
 
 def test_an_optimizer_that_is_not_known_is_named(device: str) -> None:
-    class Muon(torch.optim.SGD):
+    class Rprop2(torch.optim.SGD):
         """Not in the table of optimizers."""
 
     model, texts = net(), []
-    preview(model, Muon(model.parameters()), BATCH, loss=F.cross_entropy, gpu="h100", steps=1, report=texts.append)
-    assert "taken as adamw: optimizer Muon has no operator table" in texts[0]
+    preview(model, Rprop2(model.parameters()), BATCH, loss=F.cross_entropy, gpu="h100", steps=1, report=texts.append)
+    assert "taken as adamw: optimizer Rprop2 has no operator table" in texts[0]
 
 
 def test_an_eight_bit_optimizer_has_its_own_memory() -> None:

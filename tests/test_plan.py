@@ -157,10 +157,10 @@ def test_a_measurement_is_named_that_narrows_the_best(small: Plan) -> None:
         (Goal(deadline_hours=0.01), r"nothing meets the deadline with 90%: the earliest finish is in .* \(16 x a100"),
         (Goal(budget_usd=1), r"nothing meets the budget with 90%: it takes \$\d+ \(8 x "),
         (
-            Goal(deadline_hours=1.5, budget_usd=40),
-            r"budget with 90%: in 90.0 min it takes \$63 .*; the cheapest takes \$60",
+            Goal(deadline_hours=1.6, budget_usd=40),
+            r"budget with 90%: in 96.0 min it takes \$66 .*; the cheapest takes \$63",
         ),
-        (Goal(deadline_hours=1.8, budget_usd=61), r"the deadline and the budget together .* with \$61 the earliest"),
+        (Goal(deadline_hours=1.8, budget_usd=64), r"the deadline and the budget together .* with \$64 the earliest"),
     ],
 )
 def test_what_binds_and_the_nearest_goal(goal: Goal, says: str) -> None:
@@ -469,12 +469,11 @@ def test_floors_leave_out_only_what_cannot_meet_the_goal() -> None:
         assert work.flops
         for gpu, gpus in itertools.product(types, (8, 16)):
             placed = job.replace(gpu=gpu, gpus=gpus, layout="fsdp" if job is not JOB else "dp")
-            if job is JOB:
-                placed = placed.replace(batch_size=2048 // gpus)
+            placed = placed.replace(batch_size=global_batch_of(job) // gpus)
             found = predict(placed)
             assert found.goodput is not None
             assert 0 < work.seconds(catalog.gpu(gpu), gpus) < found.goodput.wall.quantiles[0]
-    space = Space(providers=("aws",), gpu=("a100-40gb-sxm", "l4", "t4"), gpus=(1, 2, 4, 8))
+    space = Space(providers=("aws",), gpu=("a100-40gb-sxm", "l4", "t4"), gpus=(1, 2, 4, 8, 16))
     goal = Goal(deadline_hours=2.9)
     pruned = candidates(JOB, space, goal)
     assert pruned.pruned

@@ -9,6 +9,7 @@ import pytest
 
 from precision_time import Job, predict
 from precision_time.estimate import spread
+from precision_time.estimate.interval import Z90
 from precision_time.estimate.spread import JobFacts, SpreadTerms, kind_of, log_spread, novel
 
 SEEN = {
@@ -47,14 +48,14 @@ def test_new_facts_add_in_quadrature(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_launches_that_fill_the_step_lengthen_it_as_a_whole() -> None:
-    """A standard deviation more of launch costs: nothing while the device takes twice as long, all of it once launches
-    take the whole step, and between the two what they then exceed it by."""
+    """Launch costs at their P90: nothing while the device takes twice as long, all of it once launches take the whole
+    step, and between the two what they then exceed it by."""
 
     def host(busy: float, share: float = 0.0) -> float:
         return SpreadTerms(0.0, 0.0, share, 0.2, 0.0, 0.0, host_busy=busy).host
 
     assert [host(0.0), host(0.5), host(1.0)] == pytest.approx([0.0, 0.0, 0.2])
-    assert host(0.9) == pytest.approx(0.2 + math.log(0.9))
+    assert host(0.9) == pytest.approx(0.2 + math.log(0.9) / Z90)
     assert host(0.5, share=0.3) == pytest.approx(0.3 * 0.2)
 
 
@@ -91,11 +92,14 @@ def test_kinds_of_steps_have_spreads_of_their_own(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("precision", "layout", "kind"),
+    ("family", "precision", "layout", "kind"),
     [
-        ("fp8", "tp=2,dp=4", "fp8"), ("bf16", "tp=2,dp=4", "divided"), ("bf16", "pp=8,dp=1", "divided"),
-        ("bf16", "fsdp", "whole"),
+        ("gpt", "fp8", "tp=2,dp=4", "fp8"), ("gpt", "bf16", "tp=2,dp=4", "divided"),
+        ("gpt", "bf16", "pp=8,dp=1", "divided"), ("gpt", "bf16", "fsdp", "whole"),
+        ("resnet", "bf16-master", "fsdp", "half"), ("resnet", "fp16", "ddp", "pure-half"),
+        ("resnet", "amp-fp16", "ddp", "half"), ("resnet", "tf32", "ddp", "single"), ("bert", "fp64", "ddp", "double"),
+        ("timm", "fp32", "ddp", "timm"),
     ],
 )  # fmt: skip
-def test_the_kind_of_a_step(precision: str, layout: str, kind: str) -> None:
-    assert kind_of(precision, Job("gpt2", layout=layout, gpus=8).layout_spec) == kind
+def test_the_kind_of_a_step(family: str, precision: str, layout: str, kind: str) -> None:
+    assert kind_of(family, precision, Job("gpt2", layout=layout, gpus=8).layout_spec) == kind

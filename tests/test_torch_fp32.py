@@ -51,7 +51,8 @@ def test_the_order_of_precisions_holds_with_anchors() -> None:
 def test_recurrent_layers_have_cudnns_switch() -> None:
     job = Job("small-lstm", batch_size=16)
     fp32, default, tf32 = (simulated_s(job, "a100-80gb-sxm", name) for name in ("fp32", "torch-fp32", "tf32"))
-    assert tf32 <= default <= fp32
+    assert tf32 <= default * (1 + 1e-12)  # a launch-bound step adds up in another order
+    assert default <= fp32 * (1 + 1e-12)
 
 
 def test_options_of_single_operators() -> None:

@@ -3,60 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from precision_time.fit.folds import Z90
+from precision_time.estimate.spread import TIMM
 from precision_time.fit.kernel_factors import Steps
-from precision_time.fit.steps import NOVEL, NewRows, is_timm, new_rows
+from precision_time.fit.spreads import ALL, Coverage, Mask
+from precision_time.fit.steps import NOVEL, JudgedSteps, is_timm
 from precision_time.fit.traced import read
 from precision_time.measurements.row import Row
-from precision_time.report.errors import ErrorStatistics, labels
+from precision_time.report.errors import labels, percent
 from precision_time.report.table import Table
-from precision_time.timing.parameters import read_data
 from precision_time.timing.step_factors import shipped_openness
 
 FIELDS = ("n", "mape", "median_ape", "signed_mean", "p90_ape", "coverage_p10_p90")
+COLUMNS = (*labels(FIELDS), "from other folds")
 LEAST_ROWS = 30
 """Groups of fewer rows are not shown."""
 
 
-def judge(tables: Path, progress: Callable[[str], None]) -> dict[str, NewRows]:
+def judge(tables: Path, progress: Callable[[str], None]) -> JudgedSteps:
     """The rows of all data-parallel tables, each held out by every kind of novelty."""
-    kernels = Steps(read(tables))
-    base = float(read_data("step_scales.json")["interval"]["log_spread"])
-    known = np.hypot(base, kernels.widening(shipped_openness()))
-    judged = {}
-    for name, fold in NOVEL.items():
-        progress(f"new {name}")
-        judged[name] = new_rows(kernels, fold, known)
-    return judged
-
-
-def _inside(of: NewRows) -> list[bool]:
-    """Whether each row lies in the P10-P90 whose added spread comes from the other folds of its kind.
-
-    Networks of timm have spreads of their own, as `fit.steps.novelty` has it; those of one GPU have no other fold.
-    """
-    added: dict[tuple[bool, str], float] = {}
-    for kind in (True, False):
-        run = of.only(lambda row, kind=kind: is_timm(row) == kind)  # type: ignore[misc]
-        folds = dict.fromkeys(run.folds)
-        added |= {(kind, fold): run.spread(fold if len(folds) > 1 else None) for fold in folds}
-    width = np.hypot(of.known, [added[is_timm(row), fold] for row, fold in zip(of.rows, of.folds, strict=True)])
-    return [bool(inside) for inside in np.abs(of.errors) <= Z90 * width]
-
-
-def statistics(of: NewRows, kept: Sequence[bool] | None = None) -> ErrorStatistics:
-    """Errors and coverage of the rows, or of some of them."""
-    chosen = [True] * len(of.rows) if kept is None else list(kept)
-    errors, inside = np.expm1(of.errors), _inside(of)
-    return ErrorStatistics.of(
-        [float(e) for e, keep in zip(errors, chosen, strict=True) if keep],
-        [i for i, keep in zip(inside, chosen, strict=True) if keep],
-    )
+    return JudgedSteps.of(Steps(read(tables)), shipped_openness(), progress)
 
 
 _PARTS: Mapping[str, Callable[[Row], bool]] = {
@@ -71,42 +41,79 @@ def _last(row: Row) -> bool:
     return row.job is not None and row.job.memory_format == "nhwc"
 
 
-def summary(judged: Mapping[str, NewRows]) -> Table:
+def _cells(coverage: Coverage, rows: Mask) -> list[str]:
+    statistics, elsewhere = coverage.statistics(rows)
+    return [*statistics.cells(FIELDS), percent(elsewhere, 0)]
+
+
+def coverages(judged: JudgedSteps) -> dict[str, Coverage]:
+    """By what is new about all rows: whether each is in P10-P90. A new model adds nothing."""
+    return {name: Coverage.of(judged.spread, judged.errors[name], name != "model") for name in ("model", *NOVEL)}
+
+
+def summary(judged: JudgedSteps) -> Table:
     """Two rows for each kind of novelty: image networks of timm, most rows of which are on one GPU, and others."""
-    rows = []
-    for name, of in judged.items():
-        for kind, title in ((False, "other networks"), (True, "image networks of timm")):
-            kept = [is_timm(row) == kind for row in of.rows]
-            rows.append([name, title, *statistics(of, kept).cells(FIELDS)])
-    return Table(["new is the", "of", *labels(FIELDS)], rows, left=2)
+    return _by_kind(judged, {ALL: "other networks", TIMM: "image networks of timm"})
 
 
-def page(judged: Mapping[str, NewRows]) -> str:
+def _by_kind(judged: JudgedSteps, kinds: Mapping[str, str]) -> Table:
+    rows = [
+        [name, title, *_cells(coverage, judged.spread.of_kind(kind))]
+        for name, coverage in coverages(judged).items()
+        for kind, title in kinds.items()
+    ]
+    return Table(["new is the", "of", *COLUMNS], rows, left=2)
+
+
+def page(judged: JudgedSteps) -> str:
     """unknown.md."""
-    new = judged["family"]
-    parts = [[name, *statistics(new, [test(row) for row in new.rows]).cells(FIELDS)] for name, test in _PARTS.items()]
+    everything = coverages(judged)
+    parts = [
+        [name, *_cells(everything["family"], np.array([test(row) for row in judged.rows]))]
+        for name, test in _PARTS.items()
+    ]
+    by_precision = Counter(row.precision for row in judged.rows if not is_timm(row))
+    precisions = [
+        [name, *_cells(everything["family"], _of(judged, lambda row, name=name: row.precision == name))]  # type: ignore[misc]
+        for name, count in by_precision.most_common()
+        if count >= LEAST_ROWS
+    ]
     sections = []
-    for name, of in judged.items():
-        crowd = Counter(of.folds)
+    for name, fold in NOVEL.items():
+        crowd = Counter(fold(row) for row in judged.rows)
         rows = [
-            [fold, *statistics(of, [each == fold for each in of.folds]).cells(FIELDS)]
-            for fold, count in crowd.most_common()
+            [each, *_cells(everything[name], np.array([fold(row) == each for row in judged.rows]))]
+            for each, count in crowd.most_common()
             if count >= LEAST_ROWS
         ]
-        sections.append(f"## By {name}\n\n{Table([name, *labels(FIELDS)], rows).markdown()}\n")
+        sections.append(f"## By {name}\n\n{Table([name, *COLUMNS], rows).markdown()}\n")
     return f"""# Steps with something new
 
 Written by `python -m benchmarks.accuracy classes`. Rows of trust A and B of all tables of data-parallel steps
-(`data/published/`: {len(new.rows):,} rows that say something about kernels), each predicted by factors on kernels that
-were fitted without all rows which share its family, GPU, architecture, precision or framework. Anchors and factors of
-[accuracy.md](accuracy.md) are not applied. P10-P90 is as wide as the errors of the other folds require.
-All image networks of timm ran on one GPU in one precision and framework, so that without their family they have no
-other fold: their spread comes from the same rows, and the 80% in P10-P90 is then so by construction.
+(`data/published/`: {len(judged.rows):,} rows that say something about kernels), each predicted by factors on kernels
+that were fitted without all rows which share its model, family, GPU, architecture, precision or framework. Anchors and
+factors of [accuracy.md](accuracy.md) are not applied.
+Steps in half, pure half, single and double precision and those of timm's image networks have spreads of their own, for
+which a model, family or GPU counts as the root of its rows. "In P10-P90": at the shipped spreads, which hold about 80%
+of each kind by construction. "From other folds": at spreads from rows of other folds alone. timm's networks all ran on
+one GPU in one precision and framework, so that other networks settle theirs there.
 
 {summary(judged).markdown()}
 
-## New families by kind
+## By kind of step
 
-{Table(["rows held out by family", *labels(FIELDS)], parts).markdown()}
+{_by_kind(judged, {kind: kind for kind in judged.spread.names}).markdown()}
+
+## New families by part of the tables
+
+{Table(["rows held out by family", *COLUMNS], parts).markdown()}
+
+## New families by precision, without timm
+
+{Table(["precision", *COLUMNS], precisions).markdown()}
 
 {chr(10).join(sections)}"""
+
+
+def _of(judged: JudgedSteps, test: Callable[[Row], bool]) -> Mask:
+    return np.array([test(row) and not is_timm(row) for row in judged.rows], dtype=np.bool_)

@@ -9,9 +9,10 @@ import numpy as np
 
 from benchmarks.accuracy import layout_order
 from benchmarks.accuracy.layout_order import order
-from precision_time.fit.folds import TRUSTED, Z90
-from precision_time.fit.layout_spreads import covered
-from precision_time.fit.layouts import FACTORS, FOLDS, HELD_OUT_BY_MODEL, Judgement
+from precision_time.estimate.interval import Z90
+from precision_time.fit.folds import TRUSTED
+from precision_time.fit.layouts import FACTORS, HELD_OUT_BY_MODEL, Judgement
+from precision_time.fit.spreads import by_kind
 from precision_time.measurements.row import Row
 from precision_time.report.errors import ErrorStatistics, labels, percent
 from precision_time.report.table import Table
@@ -56,7 +57,7 @@ def errors_of(judged: Judgement) -> dict[str, Any]:
     return {"judged": len(rows), "groups": groups, "new": _new(judged), "order": order(judged)}
 
 
-_NEW = ("model", "GPU", "framework", "scale")
+_NEW = ("model", "GPU", "architecture", "framework", "scale")
 """What is new about a job, as `FOLDS` names it. A new model adds no spread."""
 
 
@@ -64,8 +65,7 @@ def _new(judged: Judgement) -> list[dict[str, Any]]:
     """Errors and coverage by what is new and by kind of step: at the shipped spreads, and at those of other folds."""
     found = []
     for name in _NEW:
-        folds, errors = [FOLDS[name](case.row) for case in judged.cases], judged.errors(f"held out by {name}")
-        for kind, statistics, outside in covered(judged.spread(name), errors, folds, new=name != "model"):
+        for kind, statistics, outside in by_kind(judged.spread(name), judged.errors(name), new=name != "model"):
             rounded = {k: v if v is None else round(v, 4) for k, v in statistics.to_dict().items()}
             found.append({"new": name, "kind": kind or _ALL, "errors": rounded, "elsewhere": round(outside, 4)})
     return found
@@ -91,8 +91,9 @@ rows in view.
 
 Steps in fp8, of ranks that share the layers of a replica (`divided`), and others (`whole`) have spreads of their own.
 The last two columns are the rows inside with the shipped spreads, which make them 80 % of each kind by construction,
-and with spreads from rows of other folds alone. Launch-bound steps are all of one cluster and framework: without its
-rows none tells how slow its host is.
+and with spreads from rows of other folds alone. A model, GPU or framework counts as the root of its rows.
+Launch-bound steps are all of one cluster and framework: without its rows none tells how slow its host is. By scale, the
+rows of more than 64 GPUs are judged, by factors of rows on fewer.
 
 {new}
 

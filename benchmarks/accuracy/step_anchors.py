@@ -6,7 +6,6 @@ the other rows of the table except those of the same job, each with the predicti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from precision_time.anchors.posterior import Anchors
@@ -14,7 +13,8 @@ from precision_time.estimate.interval import Interval
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.anchor_choice import ONE_ROW, Evidence
 from precision_time.fit.anchors import correct, covariances_without, differs, evidence_of
-from precision_time.fit.folds import TRUSTED, HeldOut, spread_for
+from precision_time.fit.folds import TRUSTED, HeldOut
+from precision_time.fit.spreads import of_held_out
 
 
 def anchored(judged: Sequence[HeldOut]) -> tuple[list[JudgedRow], list[JudgedRow]]:
@@ -23,7 +23,7 @@ def anchored(judged: Sequence[HeldOut]) -> tuple[list[JudgedRow], list[JudgedRow
 
     Of several such rows the one that leaves the narrowest interval is taken; rows without any are left out.
     """
-    evidence = evidence_of(judged, _usual_spreads(judged))
+    evidence = evidence_of(judged, of_held_out(judged).tolist())
     covariances = covariances_without(evidence)
     by_family = {name: Anchors([each.anchor for each in judged], known) for name, known in covariances.items()}
     rows = list(zip(judged, evidence, strict=True))
@@ -40,12 +40,6 @@ def anchored(judged: Sequence[HeldOut]) -> tuple[list[JudgedRow], list[JudgedRow
         if nearest:
             by_one.append(min(nearest, key=lambda each: each.step.p90 / each.step.p50))
     return _in_order(by_all), _in_order(by_one)
-
-
-def _usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
-    """The spread of every row without anchors, with the base spread that the other folds give."""
-    bases = {fold: spread_for([j for j in judged if j.fold != fold] or judged) for fold in {j.fold for j in judged}}
-    return [math.hypot(bases[each.fold], each.widening) for each in judged]
 
 
 def _corrected(row: HeldOut, evidence: Evidence, anchors: Anchors, alone: bool) -> JudgedRow:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from benchmarks.accuracy.facts import Facts
 from benchmarks.accuracy.step_anchors import anchored
+from precision_time.estimate.spread import base_spread
 from precision_time.evaluation.evaluation import Evaluation, Unpredicted
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.folds import FOLDS, TRUSTED, HeldOut, cross_validate, judge, with_intervals
+from precision_time.fit.folds import FOLDS, TRUSTED, HeldOut, cross_validate, judge
 from precision_time.fit.kernel_factors import Steps
+from precision_time.fit.spreads import with_intervals
 from precision_time.fit.traced import read
 from precision_time.measurements.repository import required_data_folder
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import Table
 from precision_time.timing.constants import StepConstants, shipped
-from precision_time.timing.parameters import read_data
 
 AWARE = "model family"
 """The run of the headline figures: held out by model family."""
@@ -97,8 +101,8 @@ def judge_all(rows: Sequence[Row], progress: Callable[[str], None] = lambda text
 
 def judged_runs(runs: Runs) -> dict[str, list[JudgedRow]]:
     """The rows with their intervals; predictions with the shipped factors have intervals of the shipped width."""
-    shipped_base = float(read_data("step_scales.json")["interval"]["log_spread"])
-    return {name: with_intervals(judged, shipped_base if name == ASSUMED else None) for name, judged in runs.items()}
+    spreads = np.array([math.hypot(base_spread(each.kind), each.widening) for each in runs[ASSUMED]])
+    return {name: with_intervals(judged, spreads if name == ASSUMED else None) for name, judged in runs.items()}
 
 
 def board(facts: Facts, runs: Runs, tables: Sequence[Table]) -> Board:

@@ -203,7 +203,7 @@ def _spread(terms: SpreadTerms, job: Job, cluster: Cluster, family: str) -> floa
         precision = job.precision_spec.label
         if job.precision_spec.tf32_convolutions:  # the kernels of two precisions, both of which have been measured
             precision = "tf32" if gpu.has("tf32") else "fp32"
-        kind = kind_of(precision, job.layout_spec)
+        kind = kind_of(family, precision, job.layout_spec)
         facts = JobFacts(family, gpu.name, gpu.arch, precision, job.framework, cluster.gpus, kind)
         return log_spread(terms, facts)
     return calibrated_log_spread(terms, calibration.noise)

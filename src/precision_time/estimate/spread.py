@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from precision_time.estimate.interval import Z90
 from precision_time.job.layout import Layout
 from precision_time.timing.parameters import read_data
 from precision_time.zoo.catalog import ENTRIES
@@ -52,9 +53,10 @@ class SpreadTerms:
 
     @property
     def host(self) -> float:
-        """What launches add that cost a standard deviation more: their exposed share as much, and the step as a whole
-        once they take longer than it. A step that launches fill follows their costs, however little it waits."""
-        longer = math.log(self.host_busy) + self.host_spread if self.host_busy > 0.0 else 0.0
+        """What the launches' unknown cost adds: their exposed share of it, and, where launches at their P90 take longer
+        than the step, what puts the P90 of the step there. A step that launches fill follows their costs, however
+        little it waits."""
+        longer = math.log(self.host_busy) / Z90 + self.host_spread if self.host_busy > 0.0 else 0.0
         return max(self.host_share * self.host_spread, longer)
 
 
@@ -114,15 +116,38 @@ class JobFacts:
     framework: str
     gpus: int
     kind: str = ""
-    """Of a decoder's step, as `kind_of` has it."""
+    """As `kind_of` has it."""
 
 
-def kind_of(precision: str, layout: Layout) -> str:
-    """The kind of a step of a large model, by which the size of its error differs: in fp8, of ranks that share the
-    layers of a replica ("divided"), or neither ("whole")."""
-    if precision.startswith("fp8"):
-        return "fp8"
-    return "divided" if layout.tp * layout.pp * layout.cp * layout.ep > 1 else "whole"
+TIMM = "timm"
+"""The family of timm's models, and the kind of their steps."""
+_KIND_OF_PRECISION = {
+    "fp64": "double", "fp32": "single", "tf32": "single", "torch-fp32": "single",
+    "fp16": "pure-half", "bf16": "pure-half",
+}  # fmt: skip
+"""The kind of a step by its precision; "half" in all others, which mix 16-bit kernels with others."""
+
+
+_DECODER_KINDS = ("fp8", "divided", "whole")
+
+
+def _source(kind: str) -> str:
+    return LAYOUTS if kind in _DECODER_KINDS else STEPS
+
+
+def kind_of(family: str, precision: str, layout: Layout) -> str:
+    """The kind of a step, by which the size of its error differs.
+
+    Of a decoder: in fp8, of ranks that share the layers of a replica ("divided"), or neither ("whole"). Of other
+    models: image networks of timm, and steps in "half", "single" (fp32, tf32) or "double" precision or in "pure-half".
+    """
+    if family in _decoder_families():
+        if precision.startswith("fp8"):
+            return "fp8"
+        return "divided" if layout.tp * layout.pp * layout.cp * layout.ep > 1 else "whole"
+    if family == TIMM:
+        return TIMM
+    return _KIND_OF_PRECISION.get(precision, "half")
 
 
 def novel(facts: JobFacts, seen: Mapping[str, Any]) -> list[str]:
@@ -137,15 +162,22 @@ def novel(facts: JobFacts, seen: Mapping[str, Any]) -> list[str]:
     return [*names, *(["scale"] if facts.gpus > seen.get("gpus", math.inf) else [])]
 
 
+def base_spread(kind: str) -> float:
+    """The base spread of a kind of steps."""
+    fitted = _fitted(_source(kind))
+    return float(fitted.get(f"log_spread:{kind}", fitted["log_spread"]))
+
+
+def added_spread(what: str, kind: str) -> float:
+    """What it adds to the spread of a kind of steps that the `what` of a job is new; 0 where nothing tells."""
+    added = _fitted(_source(kind))["novelty"]
+    return float(added.get(f"{what}:{kind}", added.get(what, 0.0)))
+
+
 def log_spread(terms: SpreadTerms, facts: JobFacts) -> float:
     """Standard deviation of log(step time) of a job."""
-    fitted = _fitted(LAYOUTS if facts.family in _decoder_families() else STEPS)
-    spreads = fitted["novelty"]
-    # A kind of models or of steps may have spreads of its own: "gpu:timm", "gpu:fp8".
-    own = f":{facts.family}", f":{facts.kind}", ""
-    news = novel(facts, fitted["seen"])
+    news = novel(facts, _fitted(_source(facts.kind))["seen"])
     if "framework" in news:
         terms = in_new_framework(terms)
-    added = [next((float(spreads[name + end]) for end in own if name + end in spreads), 0.0) for name in news]
-    base = fitted.get(f"log_spread:{facts.kind}", fitted["log_spread"])
-    return math.hypot(float(base), widening(terms), *added)
+    added = [added_spread(what, facts.kind) for what in news]
+    return math.hypot(base_spread(facts.kind), widening(terms), *added)

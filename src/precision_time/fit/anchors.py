@@ -20,10 +20,12 @@ from precision_time.anchors.anchor import Anchor
 from precision_time.anchors.base import COLUMNS, row_of_anchor
 from precision_time.anchors.covariance import Covariance
 from precision_time.anchors.posterior import Anchors
+from precision_time.estimate.interval import Z90
+from precision_time.estimate.spread import added_spread, base_spread
 from precision_time.fit import kernel_factors
 from precision_time.fit.anchor_choice import FAMILY, KNOWN, LEFT_OUT, NEW, ONE_ROW, SEEN, Choice, Evidence
 from precision_time.fit.cases import cases
-from precision_time.fit.folds import Z90, HeldOut, judge
+from precision_time.fit.folds import HeldOut, judge
 from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.provenance import parameters_digest, provenance, sha256
 from precision_time.fit.steps import NOVEL
@@ -36,7 +38,6 @@ from precision_time.report.table import Table
 from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
 from precision_time.timing.constants import shipped
-from precision_time.timing.parameters import read_data
 from precision_time.timing.scaled import Factors
 
 OUTPUT = Path(__file__).parent.parent / "anchors" / "data" / "published.json"
@@ -69,16 +70,14 @@ def published_rows(tables: Path, progress: Callable[[str], None] = lambda text: 
     held_out = judge(traced, shipped(), "none")
     kernels = Steps(read(tables))
     changes = _changes(kernels, progress)
-    interval = read_data("step_scales.json")["interval"]
-    base, novelty = float(interval["log_spread"]), interval["novelty"]
     found = []
     for each in held_out:
-        usual = math.hypot(base, each.widening)
+        usual = math.hypot(base_spread(each.kind), each.widening)
         residual = -each.log_error
         residuals, spreads = {SEEN: residual}, {SEEN: usual}
         for field in FIELDS:
             residuals[field] = residual - changes.get(each.row.id, {}).get(field, 0.0)
-            spreads[field] = math.hypot(usual, float(novelty.get(field, 0.0)))
+            spreads[field] = math.hypot(usual, added_spread(field, each.kind))
         found.append(Published(each, Evidence(each.anchor, residuals, spreads)))
     return found
 

@@ -37,7 +37,7 @@ class Parameters:
     """The log factors as one vector: group, group x class, group x class x architecture, execution, host."""
 
     def __init__(self, keys: Sequence[tuple[str, str, str]], width: float = 1.0) -> None:
-        self.keys = sorted(set(keys))
+        self.keys, self.width = sorted(set(keys)), width
         names: dict[str, float] = {}
         for key in self.keys:
             names |= {name: prior * width for name, prior in parts(key).items()}
@@ -106,7 +106,7 @@ class Fitted:
     def openness(self) -> Openness:
         """Posterior covariance of the kernel factors; host and execution have spreads of their own."""
         count = sum(1 for name in self.parameters.names if ":" not in name)
-        return Openness(self.parameters.names[:count], self.covariance[:count, :count])
+        return Openness(self.parameters.names[:count], self.covariance[:count, :count], self.parameters.width)
 
 
 def fit(training: Sequence[Case], iterations: int = 6, factors: KernelFactors = NO_FACTORS) -> Fitted:

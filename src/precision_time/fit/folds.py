@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from precision_time.anchors.anchor import Anchor, JobDescriptor, describe_job
 from precision_time.errors import DataError
 from precision_time.estimate.assemble import SimulatedStep, assemble, process_bytes, spread_terms, step_terms
-from precision_time.estimate.interval import Interval
-from precision_time.estimate.spread import widening
+from precision_time.estimate.interval import Z90
+from precision_time.estimate.spread import kind_of, widening
 from precision_time.estimate.step_memory import step_memory
-from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.cases import Case
 from precision_time.fit.factors import fit
 from precision_time.fit.kernel_factors import Steps
@@ -33,9 +32,6 @@ from precision_time.timing.step_factors import Openness
 Array = NDArray[np.float64]
 TRUSTED = ("A", "B")
 """Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart."""
-Z90 = 1.2815515655446004
-"""90th percentile of the standard normal distribution."""
-
 FOLDS: dict[str, Callable[[Row], str]] = {
     "model family": lambda row: row.family,
     "GPU": lambda row: _architecture_and_board(row.gpu),
@@ -58,6 +54,8 @@ class HeldOut:
     fold: str
     predicted_s: float
     widening: float
+    kind: str
+    """The kind of its step (`estimate.spread.kind_of`)."""
     breakdown: dict[str, float]
     fits: bool
     descriptor: JobDescriptor
@@ -99,7 +97,8 @@ def judge(
         )
         seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
         scaled = partial(_scaled_terms, simulated)
-        judged.append(HeldOut(case.row, fold, seconds, added, breakdown, fits, descriptor, scaled))
+        kind = kind_of(case.row.family, case.row.precision, case.job.layout_spec)
+        judged.append(HeldOut(case.row, fold, seconds, added, kind, breakdown, fits, descriptor, scaled))
     return judged
 
 
@@ -134,12 +133,6 @@ def cross_validate(
     return judged
 
 
-def spread_for(judged: Sequence[HeldOut], coverage: float = 0.8) -> float:
-    """The base spread with which P10-P90 holds `coverage` of the held-out rows, together with what each job adds."""
-    trusted = [j for j in judged if j.row.trust in TRUSTED] or judged
-    return least_spread([j.log_error for j in trusted], [j.widening for j in trusted], coverage=coverage)
-
-
 def least_spread(
     errors: Sequence[float] | Array,
     known: Sequence[float] | Array,
@@ -157,22 +150,3 @@ def least_spread(
     order = np.argsort(needed)
     inside = np.cumsum(share[order]) >= (coverage - 1e-9) * share.sum()
     return float(needed[order][np.argmax(inside)])
-
-
-def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list[JudgedRow]:
-    """The rows in the order of the table with their intervals.
-
-    The base spread of each row comes from the other folds, or is `base`.
-    """
-    names = {j.fold for j in judged}
-    bases = {n: spread_for([j for j in judged if j.fold != n] or judged) if base is None else base for n in names}
-    return [
-        JudgedRow(
-            j.row,
-            Interval.around(j.predicted_s, float(np.hypot(bases[j.fold], j.widening))),
-            j.breakdown,
-            j.fits,
-            seen=False,
-        )
-        for j in sorted(judged, key=lambda j: j.row.line)
-    ]

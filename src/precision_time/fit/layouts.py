@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.estimate.interval import Z90
 from precision_time.estimate.spread import kind_of
 from precision_time.fit.cases import Case, layout_cases
-from precision_time.fit.folds import TRUSTED, Z90
-from precision_time.fit.layout_spreads import Spread, novelty
+from precision_time.fit.folds import TRUSTED
 from precision_time.fit.provenance import provenance, sha256
+from precision_time.fit.spreads import Errors, Spread, base_spreads, novelty
+from precision_time.hardware.catalog import default_catalog
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.repository import LARGE_TABLES
 from precision_time.measurements.row import Row
@@ -155,9 +157,12 @@ def by_model(row: Row) -> str:
     return f"{row.model} {config.get('layers', '')}x{config.get('hidden', '')}" if row.model == "gpt" else row.model
 
 
+MANY = "above 64"
+
+
 def by_scale(row: Row) -> str:
     """Within a node, some nodes, many nodes."""
-    return "up to 8 GPUs" if row.gpus <= 8 else "9 to 64" if row.gpus <= 64 else "above 64"
+    return "up to 8 GPUs" if row.gpus <= 8 else "9 to 64" if row.gpus <= 64 else MANY
 
 
 def by_count(row: Row) -> str:
@@ -170,6 +175,7 @@ FOLDS: dict[str, Callable[[Row], str]] = {
     "GPU count": by_count,
     "scale": by_scale,
     "GPU": lambda row: row.gpu,
+    "architecture": lambda row: default_catalog().gpu(row.gpu).arch,
     "framework": lambda row: row.framework,
 }
 
@@ -223,24 +229,35 @@ class Judgement:
         """Whether each case has trust A or B."""
         return np.array([c.row.trust in TRUSTED for c in self.cases])
 
-    def errors(self, run: str) -> Array:
-        """log(predicted / measured) of every case in a run."""
-        return self.runs[run] - self.measured
+    def errors(self, fold: str) -> Errors:
+        """The errors of every case held out by one of `FOLDS`. By scale, only those of more GPUs than all others are
+        judged: a job on fewer GPUs than any fitted one is none that is new."""
+        folds = [FOLDS[fold](case.row) for case in self.cases]
+        judged = [name == MANY for name in folds] if fold == "scale" else None
+        return Errors.of(self.runs[f"held out by {fold}"] - self.measured, folds, judged)
 
     def spread(self, fold: str) -> Spread:
         """The spreads of the cases in a run without their fold (of `FOLDS`)."""
+        left_out = np.where(self.gone("framework", fold), self.new_widenings, self.widenings)
+        return Spread(self.widenings, self.kinds, self.trusted, self.errors("model"), left_out)
+
+    def gone(self, what: str, fold: str) -> NDArray[np.bool_]:
+        """Whether no row of the same `what` is left without the fold of a case (both of `FOLDS`)."""
         folds: dict[str, set[str]] = {}
         for case in self.cases:
-            folds.setdefault(case.row.framework, set()).add(FOLDS[fold](case.row))
-        new = np.array([len(folds[case.row.framework]) == 1 for case in self.cases])
-        left_out = np.where(new, self.new_widenings, self.widenings)
-        return Spread(self.widenings, self.kinds, self.trusted, self.errors(HELD_OUT_BY_MODEL), left_out)
+            folds.setdefault(FOLDS[what](case.row), set()).add(FOLDS[fold](case.row))
+        return np.array([len(folds[FOLDS[what](case.row)]) == 1 for case in self.cases])
 
     @property
     def spreads(self) -> Array:
-        """Standard deviation of log(step) of every case, from the errors of other models."""
-        folds = [by_model(case.row) for case in self.cases]
-        return self.spread("model").elsewhere(self.errors(HELD_OUT_BY_MODEL), folds, new=False)
+        """Standard deviation of log(step) of every case held out by model, as the rows of other models give it: with
+        what a new GPU and a new framework add where no other model has them."""
+        usual = self.spread("model").elsewhere(self.errors("model"), new=False)
+        variance = usual**2
+        for what in ("GPU", "framework"):
+            new = self.spread(what).elsewhere(self.errors(what), new=True)
+            variance += np.where(self.gone(what, "model"), np.maximum(new**2 - usual**2, 0.0), 0.0)
+        return np.sqrt(variance)
 
 
 HELD_OUT_BY_MODEL = "held out by model"
@@ -259,7 +276,7 @@ def judge(rows: Sequence[Row], base: StepConstants, progress: Callable[[str], No
     of_frameworks = np.array([f.name.startswith(("host", "traffic")) for f in FACTORS])
     without = replace(base, layouts=costs_of(np.where(of_frameworks, usual(), at.theta)))
     new_widenings = np.array([case.widening(without, new_framework=True) for case in cases])
-    kinds = np.array([kind_of(case.row.precision, case.job.layout_spec) for case in cases])
+    kinds = np.array([kind_of(case.row.family, case.row.precision, case.job.layout_spec) for case in cases])
     return Judgement(cases, fitted_on, at.theta, runs, widenings, new_widenings, kinds)
 
 
@@ -277,7 +294,7 @@ def _everywhere(cases: Sequence[Case], fitted_on: Sequence[Case], at: Fitted, ba
     return Fitted(at.theta, logs, slopes)
 
 
-NOVEL = {"gpu": "GPU", "architecture": "GPU", "framework": "framework", "scale": "scale"}
+NOVEL = {"gpu": "GPU", "architecture": "architecture", "framework": "framework", "scale": "scale"}
 """What may be new about a job, and the fold whose errors say how far a prediction is off then."""
 
 
@@ -313,8 +330,8 @@ def read_rows(tables: Path) -> list[Row]:
 
 def document(judged: Judgement, tables: Path) -> dict[str, Any]:
     """What `layout_scales.json` holds, fitted to the tables below `tables`."""
-    costs, bases = costs_of(judged.theta), judged.spread("model").bases()
-    runs = {name: (judged.spread(fold), judged.errors(f"held out by {fold}")) for name, fold in NOVEL.items()}
+    costs = costs_of(judged.theta)
+    runs = {name: (judged.spread(fold), judged.errors(fold)) for name, fold in NOVEL.items()}
     first, *others = (tables / name for name in LARGE_TABLES)
 
     def rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -338,7 +355,7 @@ def document(judged: Judgement, tables: Path) -> dict[str, Any]:
             "products": rounded(costs.products),
         },
         "interval": {
-            **{f"log_spread:{kind}" if kind else "log_spread": round(base, 4) for kind, base in bases.items()},
+            **base_spreads(judged.spread("model")),
             "seen": seen(judged.fitted_on),
             "novelty": novelty(runs),
         },

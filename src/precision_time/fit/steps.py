@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_time.estimate.spread import TIMM, kind_of
 from precision_time.evaluation.rows import statistics
 from precision_time.fit import kernel_factors
 from precision_time.fit.cases import Case, cases
@@ -25,14 +26,14 @@ from precision_time.fit.folds import (
     HeldOut,
     cross_validate,
     judge,
-    least_spread,
-    with_intervals,
 )
 from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.provenance import provenance
 from precision_time.fit.row_correlation import OWN, SHARED
+from precision_time.fit.spreads import Errors, Spread, base_spreads, novelty, with_intervals
 from precision_time.fit.traced import read
 from precision_time.hardware.catalog import default_catalog
+from precision_time.job.layout import Layout
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.repository import STEPS
 from precision_time.measurements.row import Row
@@ -43,7 +44,7 @@ from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernel_factors import KernelFactors
-from precision_time.timing.step_factors import GROUP_PRIOR
+from precision_time.timing.step_factors import GROUP_PRIOR, Openness
 
 OUTPUT = Path(__file__).parent.parent / "timing" / "data" / "step_scales.json"
 
@@ -59,65 +60,50 @@ NOVEL: dict[str, Callable[[Row], str]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NewRows:
-    """Rows predicted by factors on kernels that were fitted without their fold.
+class JudgedSteps:
+    """The steps of trust A and B of all tables, predicted by factors on kernels that were fitted without their model,
+    and without what else they share (`NOVEL`).
 
-    errors   log(predicted / measured)
-    known    standard deviations of log(step time) without what is new
+    widenings  what each job adds to its spread
+    errors     by what was left out
     """
 
     rows: tuple[Row, ...]
-    folds: tuple[str, ...]
-    errors: Array
-    known: Array
+    widenings: Array
+    errors: Mapping[str, Errors]
 
-    def spread(self, without: str | None = None) -> float:
-        """What is added to `known` so that P10-P90 holds 80 % of the rows of the other folds than `without`."""
-        kept = np.array([fold != without for fold in self.folds])
-        return least_spread(self.errors[kept], self.known[kept])
+    @classmethod
+    def of(cls, kernels: Steps, openness: Openness, progress: Callable[[str], None] = lambda name: None) -> JudgedSteps:
+        """`openness`: of the step factors."""
+        trusted = np.array([row.trust in TRUSTED for row in kernels.rows])
+        kept = np.flatnonzero(trusted & ~kernels.forward & kernels.usable)
+        rows = tuple(kernels.rows[i] for i in kept.tolist())
+        errors = {}
+        for name, fold in {"model": _model, **NOVEL}.items():
+            progress(f"without its {name}")
+            seconds = kernel_factors.cross_validate(kernels, fold).seconds[kept]
+            errors[name] = Errors.of(np.log(seconds / kernels.measured[kept]), [fold(row) for row in rows])
+        return cls(rows, kernels.widening(openness)[kept], errors)
 
-    def only(self, test: Callable[[Row], bool]) -> NewRows:
-        """The rows that pass a test."""
-        at = np.flatnonzero([test(row) for row in self.rows])
-        rows, folds = tuple(self.rows[i] for i in at.tolist()), tuple(self.folds[i] for i in at.tolist())
-        return NewRows(rows, folds, self.errors[at], self.known[at])
+    @property
+    def spread(self) -> Spread:
+        """The spreads of the rows."""
+        kinds = [kind_of(TIMM if is_timm(row) else row.family, row.precision, Layout()) for row in self.rows]
+        everything = np.ones(len(self.rows), dtype=np.bool_)
+        return Spread(self.widenings, np.array(kinds), everything, self.errors["model"], self.widenings)
+
+    def novelty(self) -> dict[str, float]:
+        """What something new adds to the spread of a job (`spreads.novelty`)."""
+        return novelty({name: (self.spread, self.errors[name]) for name in NOVEL})
 
 
-def new_rows(kernels: Steps, fold: Callable[[Row], str], known: Array) -> NewRows:
-    """The steps of trust A and B of all tables, each predicted without its fold. `known`: the spread of every row."""
-    seconds = kernel_factors.cross_validate(kernels, fold).seconds
-    trusted = np.array([row.trust in TRUSTED for row in kernels.rows])
-    kept = np.flatnonzero(trusted & ~kernels.forward & ~np.isnan(seconds))
-    rows = tuple(kernels.rows[i] for i in kept.tolist())
-    return NewRows(
-        rows,
-        tuple(fold(row) for row in rows),
-        np.log(seconds[kept] / kernels.measured[kept]),
-        known[kept],
-    )
+def _model(row: Row) -> str:
+    return row.model
 
 
 def is_timm(row: Row) -> bool:
     """Whether a row is of the one table of image networks on one GPU, which would outweigh all others."""
     return row.model.startswith("timm:")
-
-
-def base_spread(kernels: Steps, widening: Array) -> float:
-    """The base spread of a job of a known family: of rows predicted without their model."""
-    return new_rows(kernels, lambda row: row.model, widening).only(lambda row: not is_timm(row)).spread()
-
-
-def novelty(kernels: Steps, known: Array) -> dict[str, float]:
-    """What is added to the spread of a job with something that no fitted row has, by what that is.
-
-    Networks of timm have spreads of their own ("family:timm"), from the hundreds of their kind on one GPU.
-    """
-    found: dict[str, float] = {}
-    for name, fold in NOVEL.items():
-        run = new_rows(kernels, fold, known)
-        found[name] = run.only(lambda row: not is_timm(row)).spread()
-        found[f"{name}:timm"] = run.only(is_timm).spread()
-    return {name: round(value, 4) for name, value in found.items()}
 
 
 def seen(kernels: Steps) -> dict[str, Any]:
@@ -127,13 +113,8 @@ def seen(kernels: Steps) -> dict[str, Any]:
     return {**values, "gpus": max(row.gpus for row in rows)}
 
 
-def document(
-    fitted: Fitted, base: float, source: Path, cases: Sequence[Case], unknown: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What `step_scales.json` holds: `fitted` to `cases` of the table `source`.
-
-    `base`: the interval's width; `unknown`: what the fitted rows have, and what a job adds that has something else.
-    """
+def document(fitted: Fitted, source: Path, cases: Sequence[Case], interval: Mapping[str, Any]) -> dict[str, Any]:
+    """What `step_scales.json` holds: `fitted` to `cases` of the table `source`. `interval`: its part about spreads."""
     parameters, constants, openness = fitted.parameters, fitted.constants, fitted.openness
     scales = constants.scales
     values, vectors = np.linalg.eigh(openness.covariance)
@@ -152,11 +133,12 @@ def document(
         "scales": {key: round(value, 4) for key, value in sorted(scales.items())},
         "execution": {k: round(v, 4) for k, v in constants.execution.items()},
         **{part: {k: round(v, 4) for k, v in getattr(constants, part).items()} for part in DIFFERENCED},
-        "interval": {
-            "log_spread": round(base, 4),
-            **unknown,
+        "interval": interval,
+        "openness": {
+            "names": list(openness.names),
+            "half": [[round(float(v), 4) for v in row] for row in half],
+            "width": openness.width,
         },
-        "openness": {"names": list(openness.names), "half": [[round(float(v), 4) for v in row] for row in half]},
     }
 
 
@@ -184,9 +166,8 @@ def run(tables: Path, judge_only: bool = False) -> None:
     print(summary({"without factors": plain, **runs}))
     if not judge_only:
         fitted = fit(traced, factors=KernelFactors.shipped())
-        widening = kernels.widening(fitted.openness)
-        base = base_spread(kernels, widening)
-        unknown = {"seen": seen(kernels), "novelty": novelty(kernels, np.hypot(base, widening))}
-        content = document(fitted, base, source, traced, unknown)
+        judged = JudgedSteps.of(kernels, fitted.openness)
+        interval = {**base_spreads(judged.spread), "seen": seen(kernels), "novelty": judged.novelty()}
+        content = document(fitted, source, traced, interval)
         write_shipped(OUTPUT, compact_json(content) + "\n")
         print(f"{len(fitted.theta)} factors from {len(traced)} rows -> {OUTPUT}", file=sys.stderr)

@@ -18,7 +18,15 @@ from precision_time.timing.corrections import Correction, Grid
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
 from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
-from precision_time.timing.work import CONV_DEPTHWISE, CONVOLUTIONS, FUSABLE_FAMILIES, RIVALLED, WINOGRAD, Work
+from precision_time.timing.work import (
+    CONV_DEPTHWISE,
+    CONVOLUTIONS,
+    FUSABLE_FAMILIES,
+    RIVALLED,
+    TILED_CONVOLUTIONS,
+    WINOGRAD,
+    Work,
+)
 from precision_time.timing.work_table import WorkTable
 
 __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
@@ -300,15 +308,25 @@ def _classes_on(
                 found.append(book.resolve(family, variant, kind, name, arch, flops_per_w))
         return found
 
-    def parameters(of_classes: Sequence[Resolved]) -> Array:
-        return np.array([r.values for r in of_classes]).T.reshape(len(INDEX), len(gpus), -1)
+    headroom = np.array([[gpu.clock_headroom] for gpu in gpus])
+
+    def parameters(of_classes: Sequence[Resolved], tiled: NDArray[np.bool_]) -> Array:
+        """Convolutions in tiles (`tiled`) run at the highest clock, which the efficiencies of another device lack.
+        Products run at the power limit and do not."""
+        sets = np.array([r.values for r in of_classes]).T.reshape(len(INDEX), len(gpus), -1)
+        borrowed = ~np.array([r.of_device for r in of_classes], dtype=np.bool_).reshape(len(gpus), -1)
+        sets[:5] *= np.where(borrowed & tiled, headroom, 1.0)
+        return sets
 
     found = resolved(classes)
-    values = of_rivals = parameters(found)
+    values = of_rivals = parameters(
+        found, np.array([family in TILED_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)
+    )
     able = [i for i, (family, _, math, _) in enumerate(classes) if family in CONVOLUTIONS and math in RIVALLED]
     if rivals and able:
         of_rivals = values.copy()
-        of_rivals[:, :, able] = parameters(resolved((WINOGRAD, *classes[i][1:]) for i in able))
+        winograd = resolved((WINOGRAD, *classes[i][1:]) for i in able)
+        of_rivals[:, :, able] = parameters(winograd, np.ones(len(able), dtype=np.bool_))
     units = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
     # Depthwise kernels run on the vector units, whatever the dtype of their operands.
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
@@ -322,7 +340,7 @@ def _classes_on(
         sms=np.array([[float(gpu.sm_count or DEFAULT_SM_COUNT)] for gpu in gpus]),
         cached=np.array([[2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES)] for gpu in gpus]),
         peaks=units,
-        headroom=np.array([[gpu.clock_headroom] for gpu in gpus]),
+        headroom=headroom,
         least_passes=np.array([LEAST_PASSES.get((family, variant), 1.0) for family, variant, *_ in classes]),
         units=np.where(direct, np.minimum(units, vector) * values[0], units),
         values=values,

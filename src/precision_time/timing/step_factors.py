@@ -92,10 +92,12 @@ def seconds_by_group(classes: Sequence[tuple[str, ...]], seconds: Array, helping
 
 @dataclass(frozen=True, eq=False)
 class Openness:
-    """Posterior covariance of the factors by name; factors that are not named keep their prior."""
+    """Posterior covariance of the factors by name. Factors that are not named keep their prior, whose standard
+    deviations are `width` times those of `GROUP_PRIOR`."""
 
     names: Sequence[str]
     covariance: Array
+    width: float = 1.0
 
     def log_spread(self, seconds: Mapping[Key, float], step_s: float) -> float:
         """Standard deviation of log(step time) from the factors; `seconds` of kernels by group, architecture, dtype
@@ -110,7 +112,8 @@ class Openness:
                 else:
                     unseen[name] = (unseen.get(name, (0.0, 0.0))[0] + spent / step_s, width)
         variance = float(slopes @ self.covariance @ slopes)
-        return float(np.sqrt(max(variance, 0.0) + sum((share * width) ** 2 for share, width in unseen.values())))
+        prior = sum((share * self.width * width) ** 2 for share, width in unseen.values())
+        return float(np.sqrt(max(variance, 0.0) + prior))
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -120,6 +123,6 @@ class Openness:
 @cache
 def shipped_openness() -> Openness:
     """The covariance that ships with the package."""
-    openness = read_data("step_scales.json").get("openness", {"names": [], "half": []})
+    openness = read_data("step_scales.json").get("openness", {"names": [], "half": [], "width": 1.0})
     half = np.array(openness["half"], dtype=np.float64).reshape(len(openness["names"]), -1 if openness["names"] else 0)
-    return Openness(openness["names"], half @ half.T)
+    return Openness(openness["names"], half @ half.T, openness["width"])

@@ -20,7 +20,8 @@ CONV_1D = "conv_1d"  # images one row high, dilated or not: cuDNN runs the kerne
 HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_DEPTHWISE})
-TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, RNN})
+TILED_CONVOLUTIONS = CONVOLUTIONS - {CONV_DEPTHWISE}
+TILE_FAMILIES = TILED_CONVOLUTIONS | {MATMUL, RNN}
 RIVALLED = frozenset({"fp32"})
 """Arithmetic in which convolutions may have an alternative (`Work.alternative`)."""
 CONVOLUTION_FEATURES = ("images", "positions", "taps", "stride")
