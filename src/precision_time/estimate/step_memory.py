@@ -13,16 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from precision_time.bounded_cache import STRUCTURES, bounded
+from precision_time.bounded_cache import bounded
 from precision_time.capture.adapters import NF4_BYTES
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, Skeleton
-from precision_time.capture.layers import AFTER, BEFORE, Unit
-from precision_time.capture.lifetimes import Lifetimes, lifetimes
+from precision_time.capture.graph import BYTES_PER_ELEMENT
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.memory import (
@@ -40,11 +34,10 @@ from precision_time.estimate.memory import (
     update_bytes,
 )
 from precision_time.estimate.stage_moments import Alone, StageMoments
-from precision_time.layout.local_bytes import local_bytes
-from precision_time.layout.program import CONTEXT, TENSOR, Chunk, Stage, StepProgram
-from precision_time.layout.step_program import EXPERT_DATA, Options, shared_weights
+from precision_time.estimate.unit_uses import Use, unit_parts, uses_of
+from precision_time.layout.program import CONTEXT, TENSOR, Stage, StepProgram
+from precision_time.layout.step_program import EXPERT_DATA, Options
 from precision_time.layout.sweeps import kept_states, matrices_of
-from precision_time.layout.unit_program import core_attention, saved_products
 from precision_time.timeline.pipeline import held_in_flight
 
 NCCL_BYTES = 128 << 20
@@ -91,114 +84,6 @@ def in_flight(program: StepProgram) -> list[int]:
     return [int(n) for n in held_in_flight(layout.schedule, layout.pp, layout.vpp, program.micro_batches)]
 
 
-class _Use(NamedTuple):
-    """One use of a unit: its lifetimes, its weights on a rank before sharding over data ranks (bytes of all as they are
-    gathered, elements of the trainable ones and of the largest of these), whether it is a block, whether it precedes
-    the blocks, how it recomputes ("ops": by torchtitan's policy, which keeps `saved` bytes of results), and how many
-    equal units in a row are computed again together from the input of the first.
-
-    `times` equal uses between equal neighbours are one `_Use`: live bytes grow linearly over them, so the peak is not
-    among them.
-    """
-
-    lives: Lifetimes
-    gathered: float
-    trainable: int
-    largest: int
-    block: bool
-    first: bool
-    recompute: str
-    saved: int = 0
-    group: int = 1
-    times: int = 1
-
-    @property
-    def reruns(self) -> bool:
-        """Whether its forward pass starts again from its input."""
-        return self.recompute in ("full", "ops")
-
-    @property
-    def keeps(self) -> int:
-        """Bytes kept for the backward pass."""
-        if self.reruns:
-            return self.lives.output + self.saved
-        return self.lives.kept - (self.lives.core if self.recompute == "selective" else 0)
-
-    @property
-    def forward(self) -> int:
-        if not self.reruns:
-            return self.lives.forward
-        return self.lives.blind + self.saved + (self.lives.output if self.group > 1 else 0)
-
-    def backward(self, graded: bool) -> tuple[int, int]:
-        """The most alive in its turn backward, in place of what it kept, and which of it are gradients of its weights.
-
-        A unit that runs again has at the end all that it keeps without recomputation, beside the gradient that came in.
-        Of a group, all units have that before the last one's turn.
-        """
-        most, gradients = (self.lives.graded, self.lives.gradients) if graded else (self.lives.backward, 0)
-        again = self.lives.forward + self.lives.output if self.reruns else 0
-        before = (self.group - 1) * self.lives.kept
-        return (before + most, gradients) if most >= again else (before + again, 0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Parts:
-    """Properties of a step's units that do not depend on other degrees of the layout: by unit lifetimes and elements of
-    the largest tensor (of all, of the trainable); bytes of an element of weights and of gradients; elements of tied
-    weights; bytes sent from a stage to the next; bytes of the samples; by unit bytes of saved results (`_Use`)."""
-
-    lives: tuple[Lifetimes, ...]
-    saved: tuple[int, ...]
-    largest: tuple[int, ...]
-    largest_trained: tuple[int, ...]
-    weight_bytes: int
-    gradient_bytes: int
-    tied: int
-    boundary: int
-    inputs: int
-
-
-@bounded()
-def _parts(step: TrainingStep, framework: str, softmax_inputs: bool) -> _Parts:
-    units, graph = step.layers.units, step.layers.graph
-    sizes = local_bytes(step, framework)
-    lives = lifetimes(graph, units, sizes, tuple(core_attention(graph, unit) for unit in units), softmax_inputs)
-    largest, largest_trained, weight, gradient = _widths(units)
-    inputs = graph.skeleton.spans.category == Category.INPUTS
-    return _Parts(
-        lives=lives,
-        saved=tuple(_saved_bytes(graph.skeleton, unit, sizes) for unit in units),
-        largest=largest,
-        largest_trained=largest_trained,
-        weight_bytes=weight,
-        gradient_bytes=gradient,
-        tied=sum(p.numel for p in shared_weights(graph.skeleton, units) if p.trainable),
-        boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
-        inputs=int(graph.storage_bytes[inputs].sum()),
-    )
-
-
-def _saved_bytes(graph: Skeleton, unit: Unit, sizes: NDArray[Any]) -> int:
-    """Bytes of the results that torchtitan's policy keeps of a unit's forward calls."""
-    inside = np.isin(graph.calls.writer, list(saved_products(graph, unit.forward)))
-    return int(sizes[graph.calls.writes[inside]].sum())
-
-
-@bounded(budget=STRUCTURES)
-def _widths(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
-    """By unit the elements of the largest tensor of all and of the trainable; bytes of an element of weights and of
-    gradients."""
-    parameters = [p for unit in units for p in unit.parameters]
-    weight = max((BYTES_PER_ELEMENT[p.dtype] for p in parameters), default=4)
-    return (
-        tuple(max((p.numel for p in u.parameters), default=0) for u in units),
-        tuple(max((p.numel for p in u.parameters if p.trainable), default=0) for u in units),
-        weight,
-        max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """Cache key of a stage's simulation: equal where all `words`, on which it depends, are equal."""
@@ -226,7 +111,7 @@ class _Costs:
     def __init__(self, step: TrainingStep, program: StepProgram, options: Options, process_bytes: int) -> None:
         self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
         layout, precision = program.layout, step.precision
-        parts = _parts(step, options.framework, options.softmax_inputs)
+        parts = unit_parts(step, options.framework, options.softmax_inputs)
         self.zero, self.masters = layout.zero, precision.master_weights
         self.fsdp = layout.zero >= 2 and options.framework not in (_MEGATRON | _DEEPSPEED)
         self.weight = parts.weight_bytes
@@ -235,8 +120,7 @@ class _Costs:
         frees = not options.zeroes_gradients and options.framework not in _MEGATRON
         self.appears = program.micro_batches == 1 and frees
         self.state = BYTES_PER_ELEMENT[precision.state_dtype]
-        self.tied, self.lives, self.boundary = parts.tied, parts.lives, parts.boundary
-        self.largest, self.largest_trained = parts.largest, parts.largest_trained
+        self.tied, self.boundary, self.largest_trained = parts.tied, parts.boundary, parts.largest_trained
         self.parts, self.received, self.communicators = parts, self._received(), self._communicators()
         self.moments: dict[tuple[int, bool, bool], StageMoments] = {}
 
@@ -378,59 +262,9 @@ class _Costs:
 
     # --- temporary bytes
 
-    def _uses(self, chunk: Chunk) -> list[_Use]:
-        """The uses of a chunk's units in order; of more than four equal ones, the middle ones are one `_Use`."""
-        uses: list[_Use] = []
-        for index, repeat, again in chunk.units:
-            for recompute, count, group in self._modes(repeat, again):
-                if count > 0:
-                    use = self._use(index, recompute)._replace(group=group)
-                    rest = [use._replace(times=count - 4)] if count > 4 else []
-                    uses += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
-        return uses
-
-    def _modes(self, repeat: int, again: int) -> list[tuple[str, int, int]]:
-        """Of `repeat` equal units in a row, of which `again` recompute: mode, number of uses and units of each."""
-        options = self.options
-        mode = "ops" if options.saves_products else options.recompute
-        each = options.recompute_layers or 1
-        if options.recompute_method == "uniform" and again:
-            return [
-                (mode, again // each, each),
-                (mode, min(again % each, 1), again % each),
-                ("none", repeat - again, 1),
-            ]
-        if options.recompute_method == "every" and again:  # in the middle, which has no peak, one kind after the other
-            period = [("none", each - 1, 1), (mode, 1, 1)]
-            middle = [("none", (again - 4) * (each - 1), 1), (mode, again - 4, 1)]
-            rows = period * again if again <= 4 else [*period * 2, *middle, *period * 2]
-            return [*rows, ("none", repeat - again * each, 1)]
-        return [(mode, again, 1), ("none", repeat - again, 1)]
-
-    def _use(self, index: int, recompute: str) -> _Use:
-        unit = self.program.units[index]
-        return _Use(
-            lives=self.lives[index],
-            gathered=self.program.gathered_bytes(
-                unit.dense_elements + unit.expert_elements, unit.packed_dense + unit.packed_expert
-            ),
-            trainable=unit.dense_trainable + unit.expert_trainable,
-            largest=self.largest_trained[index],
-            block=unit.name not in (BEFORE, AFTER),
-            first=unit.name == BEFORE,
-            recompute=recompute,
-            saved=self._saved(index) if recompute == "ops" else 0,
-        )
-
-    def _saved(self, index: int) -> int:
-        """Bytes of the results that torchtitan's policy keeps, also of the reduce-scatters of each half of a block."""
-        layout = self.program.layout
-        reduced = 2 * self.lives[index].output if layout.sp and layout.tp > 1 else 0
-        return self.parts.saved[index] + reduced
-
     def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """By chunk: bytes that one micro-batch keeps, and its fullest moment without other micro-batches."""
-        chunks = [self._uses(chunk) for chunk in stage.chunks]
+        chunks = [uses_of(chunk, self.program, self.options, self.parts) for chunk in stage.chunks]
         alone = []
         for c, uses in enumerate(chunks):
             enters = self.parts.inputs if first and c == 0 else self.boundary
@@ -440,7 +274,7 @@ class _Costs:
             alone.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
         return tuple(alone)
 
-    def _walk(self, stage: Stage, uses: Sequence[_Use], level: int) -> list[dict[str, float]]:
+    def _walk(self, stage: Stage, uses: Sequence[Use], level: int) -> list[dict[str, float]]:
         """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""
         moments: list[dict[str, float]] = []
         standing = 0.0 if self.appears else self._gradients(stage)
@@ -497,7 +331,7 @@ class _Costs:
             )
         return moments
 
-    def _done(self, use: _Use) -> float:
+    def _done(self, use: Use) -> float:
         """Bytes of gradients that the backward pass of a unit leaves, besides those kept all the time."""
         if self.fsdp and not use.block:
             return float(self.gradient * (use.trainable + (0 if use.first else self.tied)))  # reduced at the end
@@ -520,7 +354,7 @@ class _Costs:
                     most = max(most, 2 * exchange.nbytes)
         return most + (2 * self.program.boundary_bytes if self.program.layout.pp > 1 else 0)
 
-    def _gathered(self, uses: Sequence[_Use], place: int, towards: int) -> float:
+    def _gathered(self, uses: Sequence[Use], place: int, towards: int) -> float:
         """Bytes of weights gathered during a use, and of gradients being reduced.
 
         FSDP gathers the next unit while one runs; weights outside blocks (embedding, head) stay gathered from the first
