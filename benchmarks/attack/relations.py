@@ -15,6 +15,7 @@ from typing import Any
 from precision_time.capture.training_step import training_step
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.memory import ACTIVATIONS, GRADIENTS
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.fields import PEAKS
 from precision_time.hardware.gpu import Gpu
@@ -278,13 +279,16 @@ def _dominates(better: Gpu, worse: Gpu) -> bool:
 def recompute_saves_memory(job: Job, estimate: Estimate) -> str:
     """Not where no block recurs: the second run of the largest holds most of what all would have kept, and the
     gradient of its output besides. A pipeline's stage may hold such blocks alone where most blocks occur once.
+    Nor where gradients outweigh activations: beside all of them, the second run of one block may be the fullest moment.
     """
     order = training_step(job).layers.order
     most = max(order.count(unit) for unit in order)
     if most == 1 or (job.layout_spec.pp > 1 and 2 * most < len(order)):
         return ""
     kept, again = job.replace(recompute="none", recompute_layers=None), job.replace(recompute="full")
-    if memory_of(again).peak_bytes > memory_of(kept).peak_bytes * (1 + TOLERANCE):
+    rows = memory_of(kept).by_category
+    saves = rows[ACTIVATIONS] >= rows[GRADIENTS]
+    if saves and memory_of(again).peak_bytes > memory_of(kept).peak_bytes * (1 + TOLERANCE):
         return f"recompute full needs {memory_of(again).peak_bytes:,} bytes, none {memory_of(kept).peak_bytes:,}"
     kept_s, again_s = (predict(each).step.p50 for each in (kept, again))
     return _not_less("recompute full against none", again_s, kept_s)

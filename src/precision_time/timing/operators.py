@@ -202,6 +202,8 @@ def _attention(kind: OpSignature, options: WorkOptions, direction: str) -> list[
     # Forward: query, key, value and a mask where there is one; backward: between the gradient and output, logsumexp.
     query, key, value, *mask = kind.inputs[1:-2] if direction == "bwd" else kind.inputs
     batch, heads, sq, size = query.shape
+    if not query.nbytes or not key.nbytes:  # as a configuration with no heads has it
+        return [memory_work("pointwise", 0.0, 0.0, dtype=query.dtype)]
     math = _math(query.dtype, options)
     work = attention_work(
         Attention(
