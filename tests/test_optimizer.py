@@ -11,7 +11,9 @@ from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, Paramet
 from precision_time.capture.matrix_optimizers import MATRIX_RULES
 from precision_time.capture.optimizer import OPTIMIZERS, Sweep, Tail, rule, tail
 from precision_time.errors import JobError
+from precision_time.job import Job
 from precision_time.job.precision import PRECISIONS
+from precision_time.prediction import predict
 
 SHAPES = ((64, 32), (64,), (10, 64), (10,))
 ELEMENTS = sum(math.prod(s) for s in SHAPES)
@@ -286,3 +288,12 @@ def test_no_optimizer_and_no_gradient_leave_nothing() -> None:
 def test_an_unknown_optimizer_names_the_nearest() -> None:
     with pytest.raises(JobError, match="adamw"):
         rule("adamv")
+
+
+def test_a_rank_updates_a_limited_number_of_matrices() -> None:
+    """Qwen3 30B-A3B: 48 layers, each with two for every one of 128 experts (gate and up are one), four of attention and
+    the router."""
+    job = Job("qwen3-30b-a3b", gpu="h100-80gb-sxm", gpus=16, precision="bf16-master", optimizer="muon")
+    with pytest.raises(JobError, match=r"optimizer: a rank updates 12,528 matrices one by one, .*4,096.*zero1"):
+        predict(job)
+    assert predict(job.replace(layout="zero1")).step.p50 > 0.0

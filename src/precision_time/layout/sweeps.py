@@ -13,6 +13,7 @@ from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.matrix_optimizers import Matrix
 from precision_time.capture.optimizer import Sweep, Tail, rule, sweep_kind, sweep_tail, tail
 from precision_time.capture.training_step import TrainingStep
+from precision_time.errors import JobError
 from precision_time.job.precision import Precision
 
 EXPERTS = ".experts."
@@ -79,7 +80,10 @@ def sweeps(step: Updates, held: Held, copies: tuple[Parameter, ...], cut: Cut) -
     """The sweeps of a stage. `held`: units and how many times; `copies`: weights of another stage that it also
     holds."""
     after = _tail(step, held, copies, cut)
-    whole = after if cut.sums == cut.over else _tail(step, held, copies, replace(cut, over=1, expert_over=1))
+    whole = after
+    if cut.sums != cut.over:  # sums of whole gradients do not depend on how matrices are updated
+        plain = step if rule(step.optimizer).matrix is None else replace(step, optimizer="adamw")
+        whole = _tail(plain, held, copies, replace(cut, over=1, expert_over=1))
     split = after.host_waits_after + 1
     average = _average(step, held, cut)
     first = (*average, *after.operators[:split])
@@ -220,15 +224,26 @@ def sizes_of(unit: Unit) -> Sizes:
     return replace(found, matrices=matrices, others=_sizes_among(others).sizes)
 
 
+MOST_MATRICES = 4_096
+"""Most matrices that a rank updates one by one; every one has up to 23 operators, which a step lists."""
+
+
 def matrices_of(units: Sequence[Unit], held: Iterable[tuple[int, int]], over: int, expert_over: int) -> list[Matrix]:
-    """The matrices that one of `over` ranks updates, each whole, of units held so many times."""
+    """The matrices that one of `over` ranks updates, each whole, of units held so many times. Raises `JobError`
+    where there are more than `MOST_MATRICES`."""
     counts: dict[tuple[int, int, bool], int] = {}
     for index, repeat in held:
         for matrix, expert in sizes_of(units[index]).matrices:
             key = (matrix.rows, matrix.columns, expert)
             counts[key] = counts.get(key, 0) + matrix.times * repeat
     shares = {True: expert_over, False: over}
-    return [Matrix(rows, columns, ceil(n / shares[expert])) for (rows, columns, expert), n in counts.items()]
+    found = [Matrix(rows, columns, ceil(n / shares[expert])) for (rows, columns, expert), n in counts.items()]
+    if (total := sum(matrix.times for matrix in found)) > MOST_MATRICES:
+        raise JobError(
+            f"optimizer: a rank updates {total:,} matrices one by one, and at most {MOST_MATRICES:,} are predicted; "
+            "share them among more ranks (layout zero1, or a larger ep), or set optimizer to adamw."
+        )
+    return found
 
 
 def _sizes_among(parameters: Sequence[Parameter]) -> Sizes:
