@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-LIMIT_BYTES, STRUCTURE_BYTES = 36 << 20, 112 << 20
+LIMIT_BYTES, STRUCTURE_BYTES = 36 << 20, 92 << 20
 """Of all entries of a budget together, by `size_of`. A process that has predicted any number of jobs stays under 400 MB
 with them (benchmarks/results/soak.md)."""
 _LARGEST = 0.75

@@ -224,7 +224,7 @@ def sizes_of(unit: Unit) -> Sizes:
     return replace(found, matrices=matrices, others=_sizes_among(others).sizes)
 
 
-MOST_MATRICES = 4_096
+MOST_MATRICES = 2_048
 """Most matrices that a rank updates one by one; every one has up to 23 operators, which a step lists."""
 
 
