@@ -11,6 +11,8 @@
     ├── PredictorError      a predictor is unknown, not trained for this, or trained on something else
     ├── PlanError           no candidate meets a goal; says what binds and the nearest goal that can be met
     ├── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run
+    ├── ServeError          a server cannot be started or reached, or refused a request
+    │   └── StoreError        the database of predictions and outcomes cannot be reached, read or written
     └── InternalError       an estimate contradicts itself: a defect of this package, with the job to report
 
 Every message is one sentence: the value given, the valid values, and the fix.
@@ -66,6 +68,14 @@ class PredictorError(PrecisionTimeError):
 
 class IngestError(PrecisionTimeError):
     """A data set, storage, cache or co-located job is missing, cannot be read, or ended while it was measured."""
+
+
+class ServeError(PrecisionTimeError):
+    """A server cannot be started or reached, or it refused a request."""
+
+
+class StoreError(ServeError):
+    """The database of predictions and outcomes cannot be reached, read or written."""
 
 
 class PlanError(PrecisionTimeError):
