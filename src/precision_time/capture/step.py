@@ -138,6 +138,7 @@ def _trace(
         parameters=described,
         buffer_bytes=sum(b.numel() * b.element_size() for b in module.buffers()),
         assumptions=tuple(sorted(tracer.assumptions)),
+        repeated=workload.repeated,
     )
 
 

@@ -29,7 +29,7 @@ class Workload:
 
     `inputs` are the tensors of one micro-batch of one rank; `loss(module, inputs)` runs forward and loss and returns
     a scalar. `updates`, where given, replaces the single update (adversarial training). `training`: false for an
-    evaluation, which has no backward pass and whose module runs as `eval()` has it.
+    evaluation, which has no backward pass and whose module runs as `eval()` has it. `repeated`: as `OpGraph.repeated`.
     """
 
     module: torch.nn.Module
@@ -37,6 +37,7 @@ class Workload:
     loss: Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor]
     updates: list[Update] | None = None
     training: bool = True
+    repeated: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

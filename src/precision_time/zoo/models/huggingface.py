@@ -79,12 +79,16 @@ NOT_OPTIONS = frozenset(
 
 MOST, MOST_LAYERS = 10**12, 10**4
 """Largest number of a configuration, and of a key that counts layers."""
+_UNBOUNDED = "time_step_limit"
+"""Key of state space models that transformers writes as [0.0, Infinity], which is also the default of their classes."""
 _DEPTH = re.compile(r"(layers?|depths?|blocks?|stages?|experts?)$")
 
 
 def read(path: str) -> dict[str, Any]:
     """The JSON object in the file; `JobError` when it is missing or is no model configuration."""
-    content = read_json(path, "Hugging Face config")
+    content = read_json(path, "Hugging Face config", infinity_as_null=True)
+    if isinstance(content, dict) and None in (content.get(_UNBOUNDED) or ()):
+        del content[_UNBOUNDED]
     if not isinstance(content, dict) or "model_type" not in content:
         raise JobError(f"{path} has no model_type: give the config.json of a transformers model")
     names = content.get("architectures") or []
