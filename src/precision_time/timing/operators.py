@@ -151,6 +151,13 @@ def _decomposition(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("other", moved, moved, launches, dtype=float_dtype(kind), flops=flops * side**3 * share)]
 
 
+@register("aten.linalg_solve_triangular")
+def _triangular(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    """Small triangular systems of a chunk of linear attention: side FLOP for each element of the solution."""
+    flops = float(kind.inputs[0].shape[-1]) * kind.outputs[0].numel
+    return [memory_work("other", nbytes(kind.inputs), nbytes(kind.outputs), dtype=float_dtype(kind), flops=flops)]
+
+
 BEFORE_1_12 = "-old"
 """After the layout of a grouped convolution in nhwc as PyTorch before 1.12 runs it."""
 
