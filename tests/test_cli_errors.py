@@ -104,7 +104,7 @@ def test_the_flags_are_frozen() -> None:
         "--allow-code", "--empty-cache",
     ])  # fmt: skip
     assert flags_of(parser, "search") == [
-        "--help", "--state", "--result", "--objective", "--deadline", "--setting", "--seed", "--precision",
+        "--help", "--state", "--result", "--run", "--most-runs", "--objective", "--deadline", "--setting", "--seed", "--precision",
         "--batch-size", "--gpu", "--gpus", "--price", "--allow-code", "--json",
     ]  # fmt: skip
     assert sorted(flags_of(parser, "calibrate")) == sorted([*CALIBRATE_FLAGS, "--allow-code"])
