@@ -14,6 +14,8 @@ pytest.importorskip("transformers")
 from precision_time import predict_time
 from precision_time.errors import JobError
 from precision_time.estimate.estimate import Estimate
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.hf_families import family_of_config
 
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 48}
 TEXT: dict[str, Any] = {**SMALL, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 300}
@@ -78,3 +80,25 @@ def test_a_head_that_nobody_named_is_said(names: list[str], said: str | None, tm
 def test_a_head_of_unknown_loss_is_refused_and_never_another_job(name: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match=f"architecture '{name}' has a head whose loss is not known"):
         estimate(tmp_path, {"model_type": "bert", "architectures": [name], **SMALL})
+
+
+@pytest.mark.parametrize(("config", "family"), [
+    ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "llama"),
+    ({"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}, "decoder"),
+    ({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}, "decoder"),
+    ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "gemma"),
+    ({"model_type": "funnel", "architectures": ["FunnelForMaskedLM"]}, "hf"),
+    ({"model_type": ["bert"], "architectures": 5, "text_config": 3}, "hf"),
+])  # fmt: skip
+def test_the_family_of_a_config(config: dict[str, Any], family: str) -> None:
+    assert family_of_config(config) == family
+    assert family in {"hf", "decoder", *(entry.family for entry in ENTRIES.values())}
+
+
+def test_a_decoder_of_hugging_face_is_as_sure_as_one_of_the_zoo(tmp_path: Path) -> None:
+    """Not as unsure as a step in pure half precision of any other network: that is a factor of two."""
+    shape = {"hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4, "intermediate_size": 4096}
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **shape, "vocab_size": 32000}
+    found = estimate(tmp_path, llama, input={"seq_len": 2048})
+    zoo = predict_time("llama3-8b", precision="bf16", batch_size=2, gpu="h100-80gb-sxm", input={"seq_len": 2048})
+    assert found.step.p90 / found.step.p50 == pytest.approx(zoo.step.p90 / zoo.step.p50, rel=0.1)

@@ -28,8 +28,10 @@ from precision_time.job.code import is_code
 from precision_time.job.job import Job
 from precision_time.job.lora import Lora
 from precision_time.job.precision import Precision
+from precision_time.reading import read_json
 from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.hf_families import UNKNOWN, family_of_config
 from precision_time.zoo.names import find, nearest_models
 from precision_time.zoo.shape import checked_sizes, with_overrides
 from precision_time.zoo.workload import ZooEntry
@@ -192,7 +194,7 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     entry = ZooEntry(
         name=job.model,
         builder=builder,
-        family=prefix,
+        family=_hf_family(rest, Path(rest).stat().st_mtime_ns) if prefix == "hf" else prefix,
         input=_EXTERNAL_SIZES[prefix],
         optimizer="adamw" if prefix == "hf" else "sgd",
         dataset="" if prefix == "hf" else "imagenet",
@@ -205,6 +207,12 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     sizes, spread = settle_lengths(_sizes(job, entry))
     sizes = {name: value for name, value in checked_sizes(sizes).items() if value is not None}
     return _Model(job.model, entry, config, sizes, False, spread)
+
+
+@bounded()
+def _hf_family(path: str, _changed_ns: int) -> str:
+    config = read_json(path, "Hugging Face config", infinity_as_null=True)
+    return family_of_config(config) if isinstance(config, dict) else UNKNOWN
 
 
 _EXTERNAL_SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -283,7 +291,7 @@ def _graph(
             training,
             job.lora,
             job.quantized,
-            few_layers and model.entry.family == "hf",
+            few_layers and model.name.startswith("hf:"),
             model.entry,
         )
     )
