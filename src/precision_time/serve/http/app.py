@@ -82,5 +82,3 @@ def _file(content: tuple[bytes, str, str]) -> Callable[[Request], Awaitable[Resp
         return Response(body, media_type=media_type, headers=headers)
 
     return endpoint
-
-

@@ -9,7 +9,7 @@ from typing import Any
 from precision_time.errors import DataError
 from precision_time.reading import parse_json
 from precision_time.serve.http.limits import DEEPEST, GRAPH_BYTES, MOST_BODY_VALUES, MOST_GRAPH_VALUES
-from precision_time.serve.http.problems import Problem
+from precision_time.serve.http.problems import ProblemError
 
 Receive = Callable[[], Any]
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -19,7 +19,7 @@ _TYPES = frozenset({"application/json", "application/x-www-form-urlencoded", "te
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], largest: int) -> bytes:
-    """The body of at most so many bytes; `Problem` 413 as soon as it has more, or says so."""
+    """The body of at most so many bytes; `ProblemError` 413 as soon as it has more, or says so."""
     stated = headers.get("content-length", "0")
     if stated.isdigit() and int(stated[:20]) > largest:
         raise _too_large(largest)
@@ -28,7 +28,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], largest: int) 
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem(400, "the connection ended before the body; send it again")
+            raise ProblemError(400, "the connection ended before the body; send it again")
         part = message.get("body", b"")
         size += len(part)
         if size > largest:
@@ -38,27 +38,27 @@ async def read_body(receive: Receive, headers: Mapping[str, str], largest: int) 
     return b"".join(parts)
 
 
-def _too_large(largest: int) -> Problem:
-    return Problem(413, f"the body is larger than {largest >> 10} KiB, the most that this route takes; send less")
+def _too_large(largest: int) -> ProblemError:
+    return ProblemError(413, f"the body is larger than {largest >> 10} KiB, the most that this route takes; send less")
 
 
 def parsed(body: bytes, headers: Mapping[str, str], largest: int) -> Any:
-    """The JSON value of a body. Raises `Problem` 400 or 415."""
+    """The JSON value of a body. Raises `ProblemError` 400 or 415."""
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if given not in _TYPES and not given.endswith("+json"):
-        raise Problem(415, f"Content-Type {given[:100]!r} is not read; send application/json")
+        raise ProblemError(415, f"Content-Type {given[:100]!r} is not read; send application/json")
     if not body.strip():
-        raise Problem(400, 'the body is empty; send a JSON object, for example {"job": {"model": "resnet50"}}')
+        raise ProblemError(400, 'the body is empty; send a JSON object, for example {"job": {"model": "resnet50"}}')
     if depth_of(body) > DEEPEST:
-        raise Problem(400, f"the body has more than {DEEPEST} mappings and lists inside each other; flatten it")
+        raise ProblemError(400, f"the body has more than {DEEPEST} mappings and lists inside each other; flatten it")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Problem(400, f"the body is not UTF-8 (byte {error.start}); send UTF-8") from None
+        raise ProblemError(400, f"the body is not UTF-8 (byte {error.start}); send UTF-8") from None
     try:
         return parse_json(text, "the body", MOST_GRAPH_VALUES if largest >= GRAPH_BYTES else MOST_BODY_VALUES)
     except DataError as error:
-        raise Problem(400, str(error)) from None
+        raise ProblemError(400, str(error)) from None
 
 
 def depth_of(body: bytes) -> int:

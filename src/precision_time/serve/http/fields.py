@@ -149,9 +149,7 @@ WALLTIME: Mapping[str, Field] = {
     "confidence": Field(
         CONFIDENCE, "probability of ending in time (default 0.95)", {"type": "number", "minimum": 0.5, "maximum": 0.999}
     ),
-    "format": Field(
-        choice(FORMATS), "whose clock (default seconds)", {"type": "string", "enum": list(FORMATS)}
-    ),
+    "format": Field(choice(FORMATS), "whose clock (default seconds)", {"type": "string", "enum": list(FORMATS)}),
 }
 IMPORT: Mapping[str, Field] = {
     "text": Field(

@@ -1,4 +1,4 @@
-"""What holds for every request: where it comes from, security headers, problems instead of exceptions, log and counts."""
+"""What holds for every request: where it may come from, security headers, problems for exceptions, log and counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precision_time.errors import PrecisionTimeError
 from precision_time.reading import to_json
 from precision_time.serve.http.logs import Log
 from precision_time.serve.http.metrics import Metrics
-from precision_time.serve.http.problems import MEDIA_TYPE, Problem, problem_of
+from precision_time.serve.http.problems import MEDIA_TYPE, ProblemError, problem_of
 
 HEADERS = {
     "content-security-policy": (
@@ -59,21 +59,23 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        problem: Problem | None = None
+        problem: ProblemError | None = None
         try:
             self._check_origin(Headers(scope=scope))
             scope["app"] = self  # the router then raises where it finds no route
             await self._app(scope, receive, sent)
-        except Problem as error:
+        except ProblemError as error:
             problem = error
         except PrecisionTimeError as error:
             problem = problem_of(error)
         except HTTPException as error:
-            problem = Problem(error.status_code, f"{error.detail}: {_method(scope)} {scope['path'][:100]!r}; {_PATHS}")
+            problem = ProblemError(
+                error.status_code, f"{error.detail}: {_method(scope)} {scope['path'][:100]!r}; {_PATHS}"
+            )
             problem.headers.update(error.headers or {})
         except Exception:
             self._log.write("failed", path=scope["path"][:200], trace=traceback.format_exc())
-            problem = Problem(500, "the server failed, which is a defect; its log says where")
+            problem = ProblemError(500, "the server failed, which is a defect; its log says where")
         if problem is not None and status == 0:
             await _answer(problem, sent)
         self._note(scope, status, time.perf_counter() - began, problem)
@@ -81,12 +83,14 @@ class Guard:
     def _check_origin(self, headers: Headers) -> None:
         host = headers.get("host", "")
         if self._hosts is not None and _name(host) not in self._hosts:
-            raise Problem(421, f"Host {host[:100]!r} is not a name of this server; start it with --allow-host NAME")
+            raise ProblemError(
+                421, f"Host {host[:100]!r} is not a name of this server; start it with --allow-host NAME"
+            )
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
-            raise Problem(403, f"the page of {origin[:100]!r} may not use this server; open its own page")
+            raise ProblemError(403, f"the page of {origin[:100]!r} may not use this server; open its own page")
 
-    def _note(self, scope: Scope, status: int, seconds: float, problem: Problem | None) -> None:
+    def _note(self, scope: Scope, status: int, seconds: float, problem: ProblemError | None) -> None:
         route = scope.get("precision_time.route", "none")
         self._metrics.count("requests", route=route, method=_method(scope), status=str(status))
         self._metrics.time(route, seconds)
@@ -118,7 +122,7 @@ def _name(host: str) -> str:
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()
 
 
-async def _answer(problem: Problem, send: Send) -> None:
+async def _answer(problem: ProblemError, send: Send) -> None:
     body = to_json(problem.to_dict()).encode()
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
     if problem.retry_s is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "page"
+PAGE = Path(__file__).parents[1] / "page" / "static"
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from typing import Any
 
 from precision_time.errors import ServeError
+from precision_time.processes import module_command
 from precision_time.serve.http.limits import PREDICT_S, RETRY_S, SEARCH_S, WAIT_FACTOR, WAITING
-from precision_time.serve.http.problems import Problem, parts_from
+from precision_time.serve.http.problems import ProblemError, parts_from
 from precision_time.serve.http.worker import HEAD
 
 SEARCHES = frozenset({"compare", "plan"})
@@ -41,12 +41,9 @@ class Worker:
     @classmethod
     async def start(cls) -> Worker:
         """A process that has loaded its tables. Raises `ServeError` where it does not start."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "precision_time.child", str(os.getpid()), "precision_time.serve.http.worker"),
-            stdin=PIPE,
-            stdout=PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        command, variables = module_command("precision_time.serve.http.worker", environment=threads)
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=variables)
         worker = cls(process)
         try:
             await asyncio.wait_for(worker._read(), _START_S)
@@ -128,10 +125,10 @@ class Pool:
         return sorted(worker.pid for worker in self._workers)
 
     async def ask(self, ask: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a question of `answers.ANSWERS`. Raises `Problem`."""
+        """The answer to a question of `answers.ANSWERS`. Raises `ProblemError`."""
         question = json.dumps({"ask": ask, **asked}).encode()
         if self.waiting >= WAITING * self.count:
-            raise Problem(503, f"{self.waiting} requests wait already; try again later", RETRY_S)
+            raise ProblemError(503, f"{self.waiting} requests wait already; try again later", RETRY_S)
         self.waiting += 1
         try:
             if ask not in SEARCHES:
@@ -151,7 +148,7 @@ class Pool:
             raise
         if "problem" in reply:
             problem = reply["problem"]
-            raise Problem(problem["status"], problem["detail"], **parts_from(problem))
+            raise ProblemError(problem["status"], problem["detail"], **parts_from(problem))
         answer: dict[str, Any] = reply["answer"]
         return answer
 
@@ -175,7 +172,7 @@ class Pool:
             found = reply.result()
         except Gone:
             await self._replace(worker)
-            raise Problem(503, "the process that answered has ended; try again", RETRY_S) from None
+            raise ProblemError(503, "the process that answered has ended; try again", RETRY_S) from None
         if "ends" in found:
             await self._replace(worker)
         else:
@@ -196,7 +193,8 @@ class Pool:
         """Start a process, and try once a second where the machine has no memory for it."""
         while not self._closed:
             try:
-                return await self._add()
+                await self._add()
+                return
             except (ServeError, OSError):
                 await asyncio.sleep(1.0)
 
@@ -209,11 +207,11 @@ class Pool:
         self._workers.clear()
 
 
-def _late(limit_s: float, busy: bool) -> Problem:
+def _late(limit_s: float, busy: bool) -> ProblemError:
     if busy:
-        return Problem(
+        return ProblemError(
             422,
             f"this request takes more than {limit_s:g} s of processor time, the most that one may take; ask for "
             "fewer candidates or a smaller job, or use the library",
         )
-    return Problem(503, "the machine is too busy to answer in time; try again later", RETRY_S)
+    return ProblemError(503, "the machine is too busy to answer in time; try again later", RETRY_S)

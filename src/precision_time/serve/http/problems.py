@@ -20,7 +20,7 @@ _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|(?<=\s)([+-]?\
 _NEAREST = re.compile(r"nearest: ([^;]*)")
 
 
-class Problem(ServeError):
+class ProblemError(ServeError):
     """A request that is refused, with its status and the parts of the sentence that are known."""
 
     def __init__(self, status: int, detail: str, retry_s: int | None = None, **parts: Any) -> None:
@@ -40,13 +40,13 @@ class Problem(ServeError):
         }
 
 
-def problem_of(error: PrecisionTimeError) -> Problem:
+def problem_of(error: PrecisionTimeError) -> ProblemError:
     """The problem that an error of this package is to a client."""
-    if isinstance(error, Problem):
+    if isinstance(error, ProblemError):
         return error
     if isinstance(error, StoreError):
-        return Problem(503, str(error), retry_s=5)
-    return Problem(422, str(error), **({} if isinstance(error, PlanError) else parts_of(str(error))))
+        return ProblemError(503, str(error), retry_s=5)
+    return ProblemError(422, str(error), **({} if isinstance(error, PlanError) else parts_of(str(error))))
 
 
 def parts_of(sentence: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from precision_time.job.job import Job
 from precision_time.plan import Space
 from precision_time.plan.spot import PUBLISHED as PUBLISHED_SPOT
 from precision_time.reading import SUFFIXES, plain_mapping
-from precision_time.serve.http.problems import Problem
+from precision_time.serve.http.problems import ProblemError
 
 RULE = CodeRule("a request")
 GRAPH = "graph:"
@@ -29,12 +29,14 @@ _POST = "or capture yours where it is (precision-time capture) and post its grap
 def safe_job(fields: Any, graph: str | None = None) -> Job:
     """The job of the fields of a request; `graph`: the digest of the posted graph that is its model.
 
-    Raises `Problem` for a field that names a file or code, and `JobError` as `Job` does.
+    Raises `ProblemError` for a field that names a file or code, and `JobError` as `Job` does.
     """
     given = plain_mapping("job", fields)
     if graph is not None:
         if any(key.strip() == "model" and value is not None for key, value in given.items()):
-            raise Problem(422, "model is given beside a graph, which replaces it; leave one of them out", field="model")
+            raise ProblemError(
+                422, "model is given beside a graph, which replaces it; leave one of them out", field="model"
+            )
         given = {**{key: value for key, value in given.items() if key.strip() != "model"}, "model": GRAPH + graph}
     job = Job.from_fields(given, RULE)
     for field, read in _PLACES.items():
@@ -46,7 +48,7 @@ def safe_job(fields: Any, graph: str | None = None) -> Job:
 
 
 def _refuse(field: str, value: Any, what: str, fix: str) -> NoReturn:
-    raise Problem(
+    raise ProblemError(
         422,
         f"{field} {show(value)} is {what}, and a request opens no file and runs no code; {fix}",
         field=field,

@@ -22,7 +22,7 @@ from precision_time.serve.http.limits import CACHE_BYTES
 from precision_time.serve.http.listings import board, gpus, models
 from precision_time.serve.http.metrics import Metrics
 from precision_time.serve.http.pool import Pool
-from precision_time.serve.http.problems import Problem
+from precision_time.serve.http.problems import ProblemError
 from precision_time.serve.http.safe_job import safe_job
 from precision_time.serve.records import Outcome, Prediction, Store
 
@@ -154,7 +154,7 @@ class Service:
         if kept.id == made.id:
             self.metrics.count("kept_predictions")
         elif dict(kept.job) != job:
-            raise Problem(409, f"key {key!r} belongs to another job; give another key", field="key", value=key)
+            raise ProblemError(409, f"key {key!r} belongs to another job; give another key", field="key", value=key)
         return kept
 
     # Searches and imports, of which nothing is kept.
@@ -249,7 +249,7 @@ class Service:
         try:
             await self.stored(self.store.predictions, None, None, 1)
         except StoreError as error:
-            raise Problem(503, str(error), retry_s=5) from error
+            raise ProblemError(503, str(error), retry_s=5) from error
         return as_json({"status": "ok", "version": precision_time.__version__, "workers": len(self.pool.pids)})
 
     async def metrics_text(self, _asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
@@ -259,8 +259,8 @@ class Service:
         return Reply(self.document)
 
 
-def _unknown(name: str) -> Problem:
-    return Problem(404, f"there is no prediction {name[:100]!r}; POST /v1/predict gives the id", field="id")
+def _unknown(name: str) -> ProblemError:
+    return ProblemError(404, f"there is no prediction {name[:100]!r}; POST /v1/predict gives the id", field="id")
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

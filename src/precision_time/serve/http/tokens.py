@@ -23,7 +23,7 @@ from precision_time.checks import show
 from precision_time.errors import DataError, ServeError, nearest
 from precision_time.reading import parse_json, read_text
 from precision_time.report.write import write_whole
-from precision_time.serve.http.problems import Problem
+from precision_time.serve.http.problems import ProblemError
 
 ROLES = ("read", "predict", "record", "admin")
 NAME = re.compile(r"[a-z0-9-]{1,40}")
@@ -84,21 +84,21 @@ class Tokens:
     def check(self, header: str | None, role: str) -> str | None:
         """The name of the token in an `Authorization` header, if it has the role; None where none is needed.
 
-        Raises `Problem` 401 or 403.
+        Raises `ProblemError` 401 or 403.
         """
         if not role or not self.needed:
             return None
         scheme, _, given = (header or "").partition(" ")
         found = _TOKEN.fullmatch(given.strip())
         if scheme.lower() != "bearer" or found is None:
-            raise Problem(401, f"this route needs a token with the role {role}; send {_SHOWN}")
+            raise ProblemError(401, f"this route needs a token with the role {role}; send {_SHOWN}")
         token = self._tokens.get(found[1])
         salt, digest = (token.salt, token.digest) if token else (_NO_SALT, _NO_HASH)
         same = hmac.compare_digest(_digest(found[2], salt), digest)
         if token is None or not same:
-            raise Problem(401, "the token is not known to this server; ask for another one")
+            raise ProblemError(401, "the token is not known to this server; ask for another one")
         if not token.may(role):
-            raise Problem(403, f"token {token.name} has the roles {', '.join(token.roles)}, and this needs {role}")
+            raise ProblemError(403, f"token {token.name} has the roles {', '.join(token.roles)}, and this needs {role}")
         return token.name
 
 

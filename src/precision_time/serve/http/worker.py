@@ -64,26 +64,28 @@ def answered(question: bytes) -> dict[str, Any]:
     import json
 
     from precision_time.serve.http.answers import ANSWERS
-    from precision_time.serve.http.problems import Problem, problem_of
+    from precision_time.serve.http.problems import ProblemError, problem_of
 
     try:
         asked: Mapping[str, Any] = json.loads(question)
         return {"answer": ANSWERS[asked["ask"]](asked)}
     except MissingExtraError:
-        problem = Problem(422, _NO_TORCH, field="model")
+        problem = ProblemError(422, _NO_TORCH, field="model")
     except InternalError as error:
-        problem = Problem(500, f"the estimate contradicts itself, which is a defect: {str(error)[:2000]}")
+        problem = ProblemError(500, f"the estimate contradicts itself, which is a defect: {str(error)[:2000]}")
     except PrecisionTimeError as error:
         problem = problem_of(error)
     except MemoryError:
         size = MEMORY_BYTES >> 20
-        problem = Problem(422, f"this job needs more than {size} MB to be predicted; take a smaller one")
+        problem = ProblemError(422, f"this job needs more than {size} MB to be predicted; take a smaller one")
         return {"problem": problem.to_dict(), "ends": True}
     except Exception as error:
         import traceback
 
         sys.stderr.write(traceback.format_exc())
-        problem = Problem(500, f"the prediction failed ({type(error).__name__}), which is a defect; please report it")
+        problem = ProblemError(
+            500, f"the prediction failed ({type(error).__name__}), which is a defect; please report it"
+        )
         return {"problem": problem.to_dict(), "ends": True}
     return {"problem": problem.to_dict()}
 
