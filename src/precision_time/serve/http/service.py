@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +111,8 @@ class Service:
 
     def _question(self, asked: dict[str, Any], cluster: str) -> tuple[int, dict[str, Any]]:
         """What a worker is asked, with the correction of the cluster, and the state that this rests on."""
-        job = safe_job(asked["job"]).to_dict()
+        graph = asked.get("graph")
+        job = safe_job(asked["job"], None if graph is None else _digest(graph)).to_dict()
         question = {**asked, "job": job}
         correction = self.learned.correction(job, cluster)
         if correction is not None:
@@ -257,6 +259,14 @@ class Service:
 
     async def openapi(self, _asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
         return Reply(self.document)
+
+
+def _digest(graph: Mapping[str, Any]) -> str:
+    """What a posted graph says its digest is; the worker that predicts it checks that."""
+    digest = graph.get("digest")
+    if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise JobError("graph has no digest; post what precision-time capture wrote")
+    return digest
 
 
 def _unknown(name: str) -> ProblemError:
