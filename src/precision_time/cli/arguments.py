@@ -23,6 +23,7 @@ from precision_time.cli.measuring_arguments import (
     add_train,
     add_verify,
 )
+from precision_time.cli.serving_arguments import add_serve
 
 PREDICTORS = ("simulator", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
 """As in predictors/registry.py, which is not imported for a list of names."""
@@ -30,7 +31,7 @@ DEFAULT_PRECISIONS = "torch-fp32,tf32,amp-fp16,amp-bf16"
 FILE_FLAGS = frozenset(
     """
     source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
-    empty_cache state file
+    empty_cache state file tokens database
     """.split()
 )
 """Flags and arguments whose value is a file or folder, for completion."""
@@ -294,6 +295,7 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "reproduce": add_reproduce,
     "fit": add_fit,
     "skeleton": _skeleton,
+    "serve": add_serve,
     "zoo": _zoo,
     "gpus": _gpus,
 }

@@ -233,6 +233,13 @@ def skeleton(options: Namespace) -> str:
     return _json({"text": text}) if options.json else text.rstrip("\n")
 
 
+def serve(options: Namespace) -> str:
+    from precision_time.cli.serving import serve as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
+
+
 def zoo(options: Namespace) -> str:
     from precision_time.cli.listing import zoo as run
 

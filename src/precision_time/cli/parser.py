@@ -33,6 +33,7 @@ COMMANDS = {
     "reproduce": "moved: run `make reproduce` in a checkout of the repository",
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "skeleton": "a make_job for a training script, filled in with what its text says",
+    "serve": "answer predictions over HTTP, with a page; `serve token` makes and removes tokens",
     "zoo": "list the named models",
     "gpus": "list the GPU catalog, or with --prices the cloud instances",
 }
@@ -57,6 +58,8 @@ _USAGE = {
     "reproduce": "(moved: run `make reproduce` in a checkout of the repository)",
     "fit": "[STAGE ...] [--tables DIR] [--measured FOLDER] [--report]",
     "skeleton": "SCRIPT.py [--json]",
+    "serve": "[--host HOST] [--port N] [--workers N] [--database FILE|URL] [--tokens FILE] ..."
+    "\n       precision-time serve token add NAME [--role ROLE ...] | token list | token remove NAME",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--prices] [--device FILE] [--json]",
 }

@@ -1,0 +1,84 @@
+"""Errors as problems of RFC 9457, with the parts of this package's sentences: field, value, nearest, fix.
+
+A sentence names the field first, quotes the value, lists the nearest choices after "nearest:" and ends with the fix
+after a semicolon. What a sentence does not have is left out of the problem.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+from precision_time.errors import PlanError, PrecisionTimeError, ServeError, StoreError
+
+MEDIA_TYPE = "application/problem+json"
+_WORD = re.compile(r"(?:unknown field |input |model_config |layout )?'?([a-z_][a-z0-9_.]*)'?")
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|(?<=\s)([+-]?\d[\d.,e+-]*)(?=[\s;,]|$)")
+_NEAREST = re.compile(r"nearest: ([^;]*)")
+
+
+class ProblemError(ServeError):
+    """A request that is refused, with its status and the parts of the sentence that are known."""
+
+    def __init__(self, status: int, detail: str, retry_s: int | None = None, **parts: Any) -> None:
+        super().__init__(detail)
+        self.status, self.retry_s, self.parts = status, retry_s, parts
+        self.headers: dict[str, str] = {}
+        """Of the reply, beside those of every problem."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The members of RFC 9457, then ours."""
+        return {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": str(self),
+            **{name: value for name, value in self.parts.items() if value is not None},
+        }
+
+
+def problem_of(error: PrecisionTimeError) -> ProblemError:
+    """The problem that an error of this package is to a client."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, StoreError):
+        return ProblemError(503, str(error), retry_s=5)
+    return ProblemError(422, str(error), **({} if isinstance(error, PlanError) else parts_of(str(error))))
+
+
+def parts_of(sentence: str) -> dict[str, Any]:
+    """Field, value, nearest and fix of a sentence of this package, those that it has."""
+    first, *rest = sentence.split("; ")
+    parts: dict[str, Any] = {}
+    word = _WORD.match(first)
+    if word and _is_field(word[1].rpartition(".")[2]):
+        parts["field"] = word[1]
+        value = _QUOTED.search(first, word.end())
+        if value:
+            parts["value"] = next(text for text in value.groups() if text is not None)
+    if found := _NEAREST.search(sentence):
+        parts["nearest"] = [name.strip() for name in found[1].split(", ") if name.strip(" .") not in ("", "...")]
+    if rest and not rest[-1].startswith("nearest:"):
+        parts["fix"] = rest[-1]
+    return parts
+
+
+@cache
+def _field_names() -> frozenset[str]:
+    from precision_time.field_table import field_table
+    from precision_time.serve.http.routes import ROUTES
+
+    names = {field.name for field in field_table()} | {name for route in ROUTES for name in route.fields}
+    return frozenset(names | {"run", "job"})
+
+
+def _is_field(word: str) -> bool:
+    return word in _field_names()
+
+
+def parts_from(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The extra members of a problem that was written as a mapping."""
+    return {name: given[name] for name in ("field", "value", "nearest", "fix") if name in given}
