@@ -15,6 +15,8 @@ from typing import Any
 from precision_time.errors import PlanError, PrecisionTimeError, ServeError, StoreError
 
 MEDIA_TYPE = "application/problem+json"
+_TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
+"""As RFC 9110 has them; older versions of Python have former names."""
 _WORD = re.compile(r"(?:unknown field |input |model_config |layout )?'?([a-z_][a-z0-9_.]*)'?")
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|(?<=\s)([+-]?\d[\d.,e+-]*)(?=[\s;,]|$)")
 _NEAREST = re.compile(r"nearest: ([^;]*)")
@@ -33,7 +35,7 @@ class ProblemError(ServeError):
         """The members of RFC 9457, then ours."""
         return {
             "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
+            "title": _TITLES.get(self.status) or HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": str(self),
             **{name: value for name, value in self.parts.items() if value is not None},
@@ -45,8 +47,9 @@ def problem_of(error: PrecisionTimeError) -> ProblemError:
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, StoreError):
-        return ProblemError(503, str(error), retry_s=5)
-    return ProblemError(422, str(error), **({} if isinstance(error, PlanError) else parts_of(str(error))))
+        return ProblemError(503, str(error), retry_s=5, error="StoreError")
+    parts = {} if isinstance(error, PlanError) else parts_of(str(error))
+    return ProblemError(422, str(error), error=type(error).__name__, **parts)
 
 
 def parts_of(sentence: str) -> dict[str, Any]:
@@ -81,4 +84,4 @@ def _is_field(word: str) -> bool:
 
 def parts_from(given: Mapping[str, Any]) -> dict[str, Any]:
     """The extra members of a problem that was written as a mapping."""
-    return {name: given[name] for name in ("field", "value", "nearest", "fix") if name in given}
+    return {name: given[name] for name in ("error", "field", "value", "nearest", "fix") if name in given}
