@@ -85,7 +85,9 @@ def bodies(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield (
             "import_file",
             {
-                "text": '{"per_device_train_batch_size": 4, "deepspeed": "%s", "fsdp_config": "%s"}' % (path, path),
+                "text": json.dumps(
+                    {"per_device_train_batch_size": 4, "deepspeed": str(path), "fsdp_config": str(path)}
+                ),
                 "name": "args.json",
                 "job": {"model": f"hf:{path}", "device": str(path)},
             },
