@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { drawShares } from "./charts.js";
-import { h, table, wide } from "./dom.js";
+import { h, put, table, wide } from "./dom.js";
 import { title } from "./job.js";
 import { fixed, humanCount, humanSeconds, moment, percent } from "./units.js";
 
@@ -33,7 +33,7 @@ export class AccuracyView {
     try {
       show(root, await ask(path), this.page.cluster());
     } catch (problem) {
-      root.replaceChildren(h("p", { class: "note wrong", role: "alert" }, problem.message));
+      put(root, h("p", { class: "note wrong", role: "alert" }, problem.message));
     }
   }
 }
@@ -54,7 +54,7 @@ function showAccuracy(root, found, cluster) {
   const points = found.points ?? [];
   const heading = h("h3", {}, `Predictions of cluster ${cluster}`);
   if (!points.length) {
-    root.replaceChildren(heading, h("p", {}, "No outcome is recorded yet. Each one that is recorded, here under Jobs, by a callback or by ", h("code", {}, "precision-time record"), ", is judged against its prediction and corrects those that follow."));
+    put(root, heading, h("p", {}, "No outcome is recorded yet. Each one that is recorded, here under Jobs, by a callback or by ", h("code", {}, "precision-time record"), ", is judged against its prediction and corrects those that follow."));
     return;
   }
   const errors = running(points.map((point) => Math.abs(point.error)));
@@ -62,7 +62,7 @@ function showAccuracy(root, found, cluster) {
   const inside = running(points.map((point) => (point.inside ? 1 : 0)));
   const [errorChart, insideChart] = [h("div", { class: "chart" }), h("div", { class: "chart" })];
   const last = Math.min(WINDOW, points.length);
-  root.replaceChildren(heading,
+  put(root, heading,
     h("div", { class: "cards" },
       card("Outcomes", humanCount(points.length)),
       card("Mean error", percent(errors.at(-1), 1), `of the last ${last}; without correction ${percent(before.at(-1), 1)}`),
@@ -98,7 +98,7 @@ function signed(error) {
 
 function showAnomalies(root, found) {
   const list = found.anomalies ?? [];
-  root.replaceChildren(h("h3", {}, "Anomalies"),
+  put(root, h("h3", {}, "Anomalies"),
     list.length
       ? h("ul", { class: "anomalies" }, list.map((each) => h("li", {}, h("a", { href: `#/jobs?jobs.id=${encodeURIComponent(each.prediction ?? "")}` }, each.job ? title(each.job) : each.prediction ?? "job"), ": ", each.sentence ?? each.reason ?? each.detail ?? "")))
       : h("p", { class: "soft" }, "No outcome is far from those of the same kind."));
@@ -106,7 +106,7 @@ function showAnomalies(root, found) {
 
 function showBoard(root, board) {
   const tables = board.tables ?? [];
-  root.replaceChildren(h("h3", {}, "Accuracy board"),
+  put(root, h("h3", {}, "Accuracy board"),
     h("p", { class: "soft" }, board.note ?? "Published training steps, each predicted by parameters that were fitted without its group. No cluster's outcomes take part."),
     ...tables.map((each) => h("div", {}, h("h4", {}, each.title), wide(each.title, table(each.title, each.heads.map((head, at) => (at === 0 ? { text: head, left: true } : head)), each.rows.map((row) => row.map(written)))))));
 }

@@ -3,7 +3,7 @@
 import { AccuracyView } from "./accuracy.js";
 import { ask } from "./api.js";
 import { CompareView } from "./compare.js";
-import { h } from "./dom.js";
+import { h, put } from "./dom.js";
 import { Form } from "./form.js";
 import { JobsView } from "./jobs.js";
 import * as link from "./link.js";
@@ -31,6 +31,8 @@ const page = {
   job: () => state.job,
   showProblem: (problem) => form.showProblem(problem),
   clearProblem: () => form.clearProblem(),
+  /** A line that stays in sight below the form on a narrow screen. */
+  brief: (line) => { $("brief").textContent = line; $("brief").hidden = !line; },
   gpuOptions: () => form.names.gpus.map((gpu) => ({ value: gpu.name, detail: `${gpu.vendor} ${gpu.arch}, ${humanBytes(gpu.memory_bytes)}` })),
   /** A choice of the view changed; it is asked again unless `again` is false. */
   optionsChanged: (again = true) => { remember(); if (again) soon(); },
@@ -56,7 +58,7 @@ function jobChanged(job) {
 }
 
 function showViews() {
-  $("views").replaceChildren(...link.VIEWS.map((name) =>
+  put($("views"), ...link.VIEWS.map((name) =>
     h("a", { href: link.write({ ...state, view: name }), "aria-current": name === state.view ? "page" : null }, name === "predict" ? "Predict" : TITLES[name] === "Comparison" ? "Compare" : TITLES[name])));
 }
 
@@ -70,13 +72,14 @@ function open() {
   const hasForm = ["predict", "compare", "plan"].includes(state.view);
   $("job").hidden = !hasForm;
   $("main").className = hasForm ? "with-form" : "";
+  page.brief("");
   $("answer-title").textContent = TITLES[state.view];
   document.title = `${TITLES[state.view]} – precision-time`;
   form.clearProblem();
   form.show(state.job);
   text.show(state.job);
   const root = h("div", { class: `view ${state.view}` });
-  $("view").replaceChildren(root);
+  put($("view"), root);
   view = new MAKERS[state.view](root, page, state.options[state.view]);
   view.update?.(state.job);
   if (before && before !== state.view) {
@@ -87,10 +90,10 @@ function open() {
 
 async function start() {
   const [models, gpus] = await Promise.all([ask("v1/models"), ask("v1/gpus")]);
-  form = new Form($("job"), { models: models.models, gpus: gpus.gpus }, jobChanged);
   text = new TextBox($("job"), (job) => { form.clearProblem(); form.show(job); state.job = job; remember(); soon(); });
+  form = new Form($("job"), { models: models.models, gpus: gpus.gpus }, jobChanged);
   addEventListener("hashchange", open);
-  $("skip").addEventListener("click", (event) => { event.preventDefault(); $("answer").focus(); });
+  for (const id of ["skip", "brief"]) $(id).addEventListener("click", (event) => { event.preventDefault(); $("answer").focus(); });
   $("cluster").addEventListener("change", () => { state.cluster = page.cluster(); remember(); open(); });
   $("copy-link").addEventListener("click", copyLink);
   open();
@@ -112,10 +115,10 @@ async function showClusters() {
   try {
     const { clusters } = await ask("v1/clusters");
     const names = Array.isArray(clusters) ? clusters.map((each) => each.cluster ?? each.name ?? each) : Object.keys(clusters);
-    $("clusters").replaceChildren(...names.map((name) => h("option", { value: name })));
+    put($("clusters"), ...names.map((name) => h("option", { value: name })));
   } catch {
     // without the role to read, a cluster is typed
   }
 }
 
-start().catch((problem) => $("view").replaceChildren(h("p", { class: "note wrong", role: "alert" }, problem.message)));
+start().catch((problem) => put($("view"), h("p", { class: "note wrong", role: "alert" }, problem.message)));

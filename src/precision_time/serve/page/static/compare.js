@@ -3,7 +3,7 @@
 import { latest } from "./api.js";
 import { axis, legend, pieces, whisker } from "./bars.js";
 import { chips, checks } from "./choose.js";
-import { h, newId, speak, table, wide } from "./dom.js";
+import { h, newId, put, speak, table, wide } from "./dom.js";
 import { humanBytes, humanSeconds, percent, secondsInterval, unitFor, usd } from "./units.js";
 import words from "./words.js";
 
@@ -47,7 +47,7 @@ export class CompareView {
   }
 
   async update(job) {
-    this.root.classList.add("waiting");
+    this.result.classList.add("waiting");
     const asked = { job, cluster: this.page.cluster() };
     if (this.precisions.values().length) asked.precisions = this.precisions.values();
     if (this.gpus.values().length) asked.gpus = this.gpus.values();
@@ -60,10 +60,10 @@ export class CompareView {
     } catch (problem) {
       if (problem.name === "AbortError") return;
       this.page.showProblem(problem);
-      this.result.replaceChildren(h("p", { class: "problem" }, problem.message));
+      put(this.result, h("p", { class: "problem" }, problem.message));
       speak(problem.message);
     }
-    this.root.classList.remove("waiting");
+    this.result.classList.remove("waiting");
   }
 
   show({ rows, explanations = [], baseline }) {
@@ -75,7 +75,7 @@ export class CompareView {
     const [scale, unit] = unitFor(most);
     const terms = Object.entries(words.terms);
     const there = terms.map(([term, label], place) => [place, label, term]).filter(([, , term]) => good.some((row) => row.estimate.breakdown[term] > 0));
-    this.result.replaceChildren(
+    put(this.result,
       h("figure", { class: "stack" }, h("figcaption", {}, "Time of one step; lines: P10 to P90"),
         h("ul", { class: "rows" }, named.map((row) => this.row(row, terms, most))),
         good.length ? axis(most / scale, unit) : null, legend(there)),
@@ -95,14 +95,14 @@ export class CompareView {
   }
 
   table(rows) {
-    const heads = [{ text: "job", left: true }, "step", "P10 to P90", "speed-up", "run", "cost", "memory", "MFU", "job form"];
+    const heads = [{ text: "job", left: true }, "step", "P10 to P90", "speed-up", "run", "cost", "memory", { text: "fits", left: true }, "MFU", ""];
     return table("Comparison", heads, rows.filter((row) => row.estimate).map(({ estimate, job, ...row }) => {
       const step = secondsInterval(estimate.step);
       const { memory } = estimate;
       return [
         row.name, step.middle, step.ends, row.baseline ? "1" : row.speed_up ? row.speed_up.toFixed(2) : "",
         estimate.run ? humanSeconds(estimate.run.p50) : "", estimate.cost_usd ? usd(estimate.cost_usd.p50) : "",
-        h("span", { class: memory.fits ? "" : "no" }, memory.fits ? humanBytes(memory.peak_bytes) : `${humanBytes(memory.peak_bytes)}, does not fit`),
+        humanBytes(memory.peak_bytes), h("span", { class: memory.fits ? "yes" : "no" }, memory.fits ? "yes" : "no"),
         estimate.utilisation?.mfu ? percent(estimate.utilisation.mfu, 1) : "",
         h("button", { type: "button", class: "choice", "aria-label": `Use ${row.name}`, on: { click: () => this.page.takeJob(this.changed(job)) } }, "Use"),
       ];

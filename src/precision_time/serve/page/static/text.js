@@ -1,7 +1,7 @@
 // A job as text: shown as YAML, and read from pasted or dropped files of the job or of other programs by the server.
 
 import { ask } from "./api.js";
-import { h, newId } from "./dom.js";
+import { h, newId, put } from "./dom.js";
 import { asYaml } from "./job.js";
 
 const LARGEST = 512 * 1024;
@@ -80,6 +80,6 @@ export class TextBox {
 
   say(lines, wrong) {
     this.notes.className = wrong ? "notes problem" : "notes";
-    this.notes.replaceChildren(...lines.map((line) => h("p", {}, line)));
+    put(this.notes, ...lines.map((line) => h("p", {}, line)));
   }
 }
