@@ -38,6 +38,7 @@ FILE_FLAGS = frozenset(
 _ALLOW_CODE = frozenset(
     """
     predict compare plan layouts walltime slurm kubernetes evaluate stagger search calibrate measure verify train
+    capture
     """.split()
 )
 """Commands that read jobs from files."""
@@ -257,6 +258,13 @@ def _skeleton(parser: Parser, complete: bool) -> None:
     parser.add_argument("file", metavar="SCRIPT.py", help="the training script; it is read, not run")
 
 
+def _capture(parser: Parser, complete: bool) -> None:
+    parser.add_argument("source", nargs="?", metavar="FILE.py:FUNCTION", help="the model, or a job file that names it")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file to write: .json")
+    kept = ("model", "input", "precision", "batch_size", "memory_format", "attention")
+    add_job_flags(parser, complete, ("precision",), tuple(flag.field for flag in FLAGS if flag.field not in kept))
+
+
 def _zoo(parser: Parser, complete: bool) -> None:
     parser.add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
 
@@ -294,6 +302,7 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "train": add_train,
     "reproduce": add_reproduce,
     "fit": add_fit,
+    "capture": _capture,
     "skeleton": _skeleton,
     "serve": add_serve,
     "zoo": _zoo,

@@ -226,6 +226,13 @@ def fit(options: Namespace) -> str:
     return _json({"report": text}) if options.json else text
 
 
+def capture(options: Namespace) -> str:
+    from precision_time.cli.capturing import capture as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
+
+
 def skeleton(options: Namespace) -> str:
     from precision_time.capture.skeleton import skeleton as run
 

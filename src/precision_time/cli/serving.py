@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from precision_time.checks import show, small_number
 from precision_time.cli.parser import UsageError
@@ -13,9 +13,6 @@ from precision_time.cli.streams import note
 from precision_time.cli.workers import MOST_WORKERS
 from precision_time.errors import MissingExtraError
 from precision_time.processes import cores
-
-if TYPE_CHECKING:
-    from precision_time.serve.records import Store
 
 USUAL_ROLES = ("read", "predict", "record")
 _ACTIONS = "token add NAME, token list or token remove NAME"
@@ -28,9 +25,11 @@ def serve(options: Namespace) -> tuple[dict[str, Any], str]:
         return _tokens(options)
     if options.role:
         raise UsageError("--role belongs to serve token add NAME; leave it out")
+    from precision_time.serve.http.learned import Nothing
     from precision_time.serve.http.logs import Log
-    from precision_time.serve.http.server import PORT, Settings, run_server
+    from precision_time.serve.http.server import PORT, Settings, check_open, run_server
     from precision_time.serve.http.tokens import Tokens
+    from precision_time.serve.store import open_store
 
     settings = Settings(
         host=options.host or "127.0.0.1",
@@ -40,17 +39,13 @@ def serve(options: Namespace) -> tuple[dict[str, Any], str]:
         names=tuple(options.allow_host or ()),
         requests=not options.quiet,
     )
-    from precision_time.serve.http.server import check_open
-
     check_open(settings.host, Tokens(settings.tokens))
-    store = _store(options.database)
+    store = open_store(options.database)
     addresses: list[str] = []
 
     def ready(address: str) -> None:
         addresses.append(address)
         note(f"serving at {address} (Ctrl-C stops)")
-
-    from precision_time.serve.http.learned import Nothing
 
     run_server(settings, store, Nothing(), Log(requests=settings.requests), ready)
     return {"address": addresses[0]}, "stopped"
@@ -62,12 +57,6 @@ def _check_installed() -> None:
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtraError("serve needs starlette and uvicorn: pip install 'precision-time[serve]'") from None
-
-
-def _store(database: str | None) -> Store:
-    from precision_time.serve.http.memory_store import MemoryStore
-
-    return MemoryStore()
 
 
 def _tokens_file(options: Namespace) -> Path:

@@ -19,8 +19,8 @@ def add_serve(parser: Parser, complete: bool) -> None:
     parser.add_argument(
         "--database",
         metavar="FILE|URL",
-        help="where predictions and outcomes are kept: a file, postgresql://..., or memory (default: a file in the "
-        "user's data directory)",
+        help="where predictions and outcomes are kept: a file or postgresql://... (default: a file in the user's data "
+        "directory)",
     )
     parser.add_argument(
         "--tokens", metavar="FILE", help="file of tokens (default: tokens.json in the user's data directory)"

@@ -85,7 +85,9 @@ def import_text(text: str, path: str = "") -> Imported:
     """
     name = named("file", path) if path else "the file"
     _check_kind(path, name)
-    return _of_content(checked_text(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), name), path, name)
+    return _of_content(
+        checked_text(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), name), path, name
+    )
 
 
 def _check_kind(path: str | Path, name: str) -> None:

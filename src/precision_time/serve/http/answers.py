@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from precision_time.capture.posted_graph import posted
 from precision_time.comparison import compare as compare_jobs
 from precision_time.comparison import crossed
 from precision_time.errors import DataError, JobError
@@ -47,7 +48,12 @@ def _estimate(asked: Mapping[str, Any]) -> Estimate:
 
 
 def _job(asked: Mapping[str, Any]) -> Job:
-    return safe_job(asked["job"])
+    if "graph" not in asked:
+        return safe_job(asked["job"])
+    digest, graph = posted(asked["graph"])
+    fields = {name: value for name, value in asked["job"].items() if name != "model" and value is not None}
+    traced = {"batch_size": graph.batch_size, **({"input": graph.sizes} if graph.sizes else {})}
+    return safe_job({**traced, **fields}, digest)
 
 
 def compare(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "page" / "static"
+from precision_time.serve.page import static_folder
+
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -19,7 +20,7 @@ _TYPES = {
 }
 
 
-def page_files(folder: Path = PAGE) -> dict[str, tuple[bytes, str, str]]:
+def page_files(folder: Path = static_folder) -> dict[str, tuple[bytes, str, str]]:
     """Path of the address -> content, media type and entity tag; index.html is also at /."""
     found: dict[str, tuple[bytes, str, str]] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from precision_time.checks import show
 from precision_time.job.anchors import NONE, PUBLISHED, anchor_fields
-from precision_time.job.code import CodeRule, is_code
+from precision_time.job.code import POSTED, CodeRule, is_code
 from precision_time.job.job import Job
 from precision_time.plan import Space
 from precision_time.plan.spot import PUBLISHED as PUBLISHED_SPOT
@@ -20,8 +20,6 @@ from precision_time.reading import SUFFIXES, plain_mapping
 from precision_time.serve.http.problems import ProblemError
 
 RULE = CodeRule("a request")
-GRAPH = "graph:"
-"""Prefix of the model word of a posted graph; a request cannot give it."""
 _FILES = (*SUFFIXES, ".csv", ".toml", ".py")
 _POST = "or capture yours where it is (precision-time capture) and post its graph"
 
@@ -37,7 +35,7 @@ def safe_job(fields: Any, graph: str | None = None) -> Job:
             raise ProblemError(
                 422, "model is given beside a graph, which replaces it; leave one of them out", field="model"
             )
-        given = {**{key: value for key, value in given.items() if key.strip() != "model"}, "model": GRAPH + graph}
+        given = {**{key: value for key, value in given.items() if key.strip() != "model"}, "model": POSTED + graph}
     job = Job.from_fields(given, RULE)
     for field, read in _PLACES.items():
         if graph is None or field != "model":

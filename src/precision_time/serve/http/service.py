@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import precision_time
-from precision_time.errors import JobError, StoreError
+from precision_time.errors import JobError, StoreError, UnknownPredictionError
 from precision_time.reading import to_json
 from precision_time.serve.http import metrics
 from precision_time.serve.http.cache import Replies
-from precision_time.serve.http.ids import new_id
 from precision_time.serve.http.learned import Learned
 from precision_time.serve.http.limits import CACHE_BYTES
 from precision_time.serve.http.listings import board, gpus, models
@@ -25,6 +25,7 @@ from precision_time.serve.http.pool import Pool
 from precision_time.serve.http.problems import ProblemError
 from precision_time.serve.http.safe_job import safe_job
 from precision_time.serve.records import Outcome, Prediction, Store
+from precision_time.serve.store import new_id
 
 Result = TypeVar("Result")
 DEFAULT_CLUSTER = "default"
@@ -110,7 +111,8 @@ class Service:
 
     def _question(self, asked: dict[str, Any], cluster: str) -> tuple[int, dict[str, Any]]:
         """What a worker is asked, with the correction of the cluster, and the state that this rests on."""
-        job = safe_job(asked["job"]).to_dict()
+        graph = asked.get("graph")
+        job = safe_job(asked["job"], None if graph is None else _digest(graph)).to_dict()
         question = {**asked, "job": job}
         correction = self.learned.correction(job, cluster)
         if correction is not None:
@@ -136,7 +138,7 @@ class Service:
             same = json.dumps([job, cluster, state, versions], sort_keys=True).encode()
             stored_key = _OWN_KEY + hashlib.sha256(same).hexdigest()
         else:
-            stored_key = f"{cluster}/{key}"
+            stored_key = key
         estimate = answer["estimate"]
         step = answer.get("predicted") or [estimate["step"][name] for name in ("p10", "p50", "p90")]
         made = Prediction(
@@ -153,8 +155,10 @@ class Service:
         kept = await self.stored(self.store.add_prediction, made)
         if kept.id == made.id:
             self.metrics.count("kept_predictions")
-        elif dict(kept.job) != job:
-            raise ProblemError(409, f"key {key!r} belongs to another job; give another key", field="key", value=key)
+        elif dict(kept.job) != job or kept.cluster != cluster:
+            raise ProblemError(
+                409, f"key {key!r} belongs to another job or cluster; give another key", field="key", value=key
+            )
         return kept
 
     # Searches and imports, of which nothing is kept.
@@ -181,12 +185,13 @@ class Service:
         measured = {name: value for name, value in asked.items() if name not in ("key", "machine")}
         if not measured:
             raise JobError("the outcome has no measurement; give step_s, steps_s, run_s, peak_bytes or finished")
-        if await self.stored(self.store.prediction, path["id"]) is None:
-            raise _unknown(path["id"])
         content = to_json([path["id"], asked]).encode()
         key = asked.pop("key", None) or f"content-{hashlib.sha256(content).hexdigest()[:32]}"
         outcome = Outcome(key=key, prediction=path["id"], recorded_at=time.time(), **asked)
-        new = await self.stored(self.store.add_outcome, outcome)
+        try:
+            new = await self.stored(self.store.add_outcome, outcome)
+        except UnknownPredictionError:
+            raise _unknown(path["id"]) from None
         self.metrics.count("outcomes", new=str(new).lower())
         if new:
             await self.learn()
@@ -231,8 +236,9 @@ class Service:
         return as_json(self.learned.anomalies(asked.get("cluster", DEFAULT_CLUSTER)))
 
     async def clusters(self, _asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
-        names = sorted({DEFAULT_CLUSTER, *self.learned.states})
-        return as_json({"clusters": [{"name": name, "outcomes": self.learned.states.get(name, 0)} for name in names]})
+        known = {DEFAULT_CLUSTER: (0, 0), **await self.stored(self.store.clusters)}
+        counts = [{"name": name, "predictions": p, "outcomes": o} for name, (p, o) in sorted(known.items())]
+        return as_json({"clusters": counts})
 
     # What the package knows, and the server itself.
 
@@ -247,7 +253,7 @@ class Service:
 
     async def health(self, _asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
         try:
-            await self.stored(self.store.predictions, None, None, 1)
+            await self.stored(self.store.check)
         except StoreError as error:
             raise ProblemError(503, str(error), retry_s=5) from error
         return as_json({"status": "ok", "version": precision_time.__version__, "workers": len(self.pool.pids)})
@@ -257,6 +263,14 @@ class Service:
 
     async def openapi(self, _asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
         return Reply(self.document)
+
+
+def _digest(graph: Mapping[str, Any]) -> str:
+    """What a posted graph says its digest is; the worker that predicts it checks that."""
+    digest = graph.get("digest")
+    if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise JobError("graph has no digest; post what precision-time capture wrote")
+    return digest
 
 
 def _unknown(name: str) -> ProblemError:

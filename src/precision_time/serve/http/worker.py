@@ -66,8 +66,8 @@ def answered(question: bytes) -> dict[str, Any]:
     from precision_time.serve.http.answers import ANSWERS
     from precision_time.serve.http.problems import ProblemError, problem_of
 
+    asked: Mapping[str, Any] = json.loads(question)
     try:
-        asked: Mapping[str, Any] = json.loads(question)
         return {"answer": ANSWERS[asked["ask"]](asked)}
     except MissingExtraError:
         problem = ProblemError(422, _NO_TORCH, field="model")
@@ -80,6 +80,10 @@ def answered(question: bytes) -> dict[str, Any]:
         problem = ProblemError(422, f"this job needs more than {size} MB to be predicted; take a smaller one")
         return {"problem": problem.to_dict(), "ends": True}
     except Exception as error:
+        if "graph" in asked:
+            what = f"{type(error).__name__}: {str(error)[:200]}"
+            malformed = ProblemError(422, f"graph cannot be predicted ({what}); capture the model again", field="graph")
+            return {"problem": malformed.to_dict()}
         import traceback
 
         sys.stderr.write(traceback.format_exc())

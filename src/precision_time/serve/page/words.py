@@ -89,7 +89,7 @@ def as_module() -> str:
     head = "// Written by python -m precision_time.serve.page.words; do not edit."
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in words().items() if key != "fields")
     fields = ",\n".join(f"    {json.dumps(field)}" for field in words()["fields"])
-    return f"{head}\nexport default {{\n{lines},\n  \"fields\": [\n{fields}\n  ]\n}};\n"
+    return f'{head}\nexport default {{\n{lines},\n  "fields": [\n{fields}\n  ]\n}};\n'
 
 
 if __name__ == "__main__":
