@@ -31,7 +31,7 @@ export class AccuracyView {
 
   async part(root, path, show) {
     try {
-      show(root, await ask(path), this.page.cluster());
+      show(root, await ask(path), this.page);
     } catch (problem) {
       put(root, h("p", { class: "note wrong", role: "alert" }, problem.message));
     }
@@ -50,9 +50,9 @@ function running(values) {
   });
 }
 
-function showAccuracy(root, found, cluster) {
+function showAccuracy(root, found, page) {
   const points = found.points ?? [];
-  const heading = h("h3", {}, `Predictions of cluster ${cluster}`);
+  const heading = h("h3", {}, `Predictions of cluster ${page.cluster()}`);
   if (!points.length) {
     put(root, heading, h("p", {}, "No outcome is recorded yet. Each one that is recorded, here under Jobs, by a callback or by ", h("code", {}, "precision-time record"), ", is judged against its prediction and corrects those that follow."));
     return;
@@ -96,11 +96,11 @@ function signed(error) {
   return `${error >= 0 ? "+" : "−"}${percent(Math.abs(error), 1)}`;
 }
 
-function showAnomalies(root, found) {
+function showAnomalies(root, found, page) {
   const list = found.anomalies ?? [];
   put(root, h("h3", {}, "Anomalies"),
     list.length
-      ? h("ul", { class: "anomalies" }, list.map((each) => h("li", {}, h("a", { href: `#/jobs?jobs.id=${encodeURIComponent(each.prediction ?? "")}` }, each.job ? title(each.job) : each.prediction ?? "job"), ": ", each.sentence ?? each.reason ?? each.detail ?? "")))
+      ? h("ul", { class: "anomalies" }, list.map((each) => h("li", {}, h("a", { href: page.jobLink(each.prediction ?? "") }, each.job ? title(each.job) : each.prediction ?? "job"), ": ", each.sentence ?? each.reason ?? each.detail ?? "")))
       : h("p", { class: "soft" }, "No outcome is far from those of the same kind."));
 }
 

@@ -31,6 +31,7 @@ const page = {
   job: () => state.job,
   showProblem: (problem) => form.showProblem(problem),
   clearProblem: () => form.clearProblem(),
+  jobLink: (id) => link.write({ view: "jobs", cluster: page.cluster(), job: {}, options: { jobs: { id } } }),
   /** A line that stays in sight below the form on a narrow screen. */
   brief: (line) => { $("brief").textContent = line; $("brief").hidden = !line; },
   gpuOptions: () => form.names.gpus.map((gpu) => ({ value: gpu.name, detail: `${gpu.vendor} ${gpu.arch}, ${humanBytes(gpu.memory_bytes)}` })),
@@ -90,7 +91,7 @@ function open() {
 
 async function start() {
   const [models, gpus] = await Promise.all([ask("v1/models"), ask("v1/gpus")]);
-  text = new TextBox($("job"), (job) => { form.clearProblem(); form.show(job); state.job = job; remember(); soon(); });
+  text = new TextBox($("job"), (job) => { form.clearProblem(); form.show(job); jobChanged(job); });
   form = new Form($("job"), { models: models.models, gpus: gpus.gpus }, jobChanged);
   addEventListener("hashchange", open);
   for (const id of ["skip", "brief"]) $(id).addEventListener("click", (event) => { event.preventDefault(); $("answer").focus(); });

@@ -171,7 +171,7 @@ export class Form {
    * types in that field, the error waits for a pause. */
   showProblem(problem) {
     this.clearProblem();
-    const path = this.pathOf(problem.field);
+    const path = this.pathOf(problem.field) || this.pathOfValue(problem.message);
     const control = this.controls.get(path);
     const show = () => {
       const place = control?.error ?? this.general;
@@ -182,7 +182,8 @@ export class Form {
       put(place, h("p", {}, sentence), this.choices(path, nearest));
     };
     const typing = control && document.activeElement === control.input && this.typedAt;
-    this.pending = typing ? { show, timer: setTimeout(show, SETTLE_MS) } : null;
+    const late = () => { this.pending = null; show(); };
+    this.pending = typing ? { show, timer: setTimeout(late, SETTLE_MS) } : null;
     if (!typing) show();
   }
 
@@ -199,9 +200,18 @@ export class Form {
   /** The path of the control that a problem's field means: "gpu", "run.epochs", "job.gpu" or "epochs". */
   pathOf(field) {
     if (!field) return "";
+    if (["tp", "pp", "cp", "ep", "dp", "vpp", "zero"].includes(field)) return "layout";
     const name = field.replace(/^job\./, "").replace(/\[\d+\]$/, "");
     const paths = [...this.controls.keys()];
     return paths.find((path) => path === name) ?? paths.find((path) => path.split(".")[1] === name) ?? name;
+  }
+
+  /** The path of the control whose value a sentence quotes: "unknown GPU 'a100x'". */
+  pathOfValue(sentence) {
+    return [...this.controls.keys()].find((path) => {
+      const value = written(get(this.job, path));
+      return value !== "" && (sentence.includes(`'${value}'`) || sentence.includes(`"${value}"`));
+    }) ?? "";
   }
 
   settle() {

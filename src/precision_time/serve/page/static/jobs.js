@@ -66,7 +66,7 @@ export class JobsView {
     const outcome = row.outcomes.findLast((each) => measuredStep(each));
     const measured = outcome ? measuredStep(outcome) : null;
     return [
-      h("a", { href: `#/jobs?jobs.id=${encodeURIComponent(row.id)}${this.page.cluster() === "default" ? "" : `&cluster=${encodeURIComponent(this.page.cluster())}`}`, "aria-current": row.id === this.options.id ? "true" : null }, title(row.job)),
+      h("a", { href: this.page.jobLink(row.id), "aria-current": row.id === this.options.id ? "true" : null }, title(row.job)),
       moment(row.made_at), step.middle, step.ends, measured ? humanSeconds(measured) : "", measured ? difference(measured, row.step) : "", String(row.outcomes.length || ""),
     ];
   }

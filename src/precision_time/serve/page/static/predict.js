@@ -59,7 +59,7 @@ export class PredictView {
     button.disabled = true;
     try {
       const kept = await ask("v1/predict", { job, cluster: this.page.cluster() });
-      button.replaceWith(h("span", { role: "status" }, "Kept as ", h("a", { href: `#/jobs?jobs.id=${encodeURIComponent(kept.id)}` }, h("code", {}, kept.id)), "."));
+      button.replaceWith(h("span", { role: "status" }, "Kept as ", h("a", { href: this.page.jobLink(kept.id) }, h("code", {}, kept.id)), "."));
     } catch (problem) {
       button.disabled = false;
       this.page.showProblem(problem);
