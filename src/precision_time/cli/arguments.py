@@ -12,6 +12,7 @@ from precision_time.cli.job_arguments import (
     add_job_flags,
     add_job_sources,
     add_quantile_flag,
+    add_server_flag,
     add_workers_flags,
 )
 from precision_time.cli.measuring_arguments import (
@@ -62,6 +63,7 @@ def _predict(parser: Parser, complete: bool) -> None:
     )
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
     add_quantile_flag(parser)
+    add_server_flag(parser)
     add_job_flags(parser, complete)
     add_job_sources(parser)
 
@@ -78,6 +80,7 @@ def _compare(parser: Parser, complete: bool) -> None:
     add_quantile_flag(parser)
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
     add_workers_flags(parser)
+    add_server_flag(parser)
     add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
     add_job_sources(parser)
 
@@ -122,6 +125,7 @@ def _plan(parser: Parser, complete: bool) -> None:
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
     add_quantile_flag(parser, "instead of P90 ")
     _add_search_flags(parser)
+    add_server_flag(parser)
     chosen = ("gpu", "gpus", "precision", "layout", "node", "nodes", "system", "price", "price_per_gpu_hour")
     add_job_flags(parser, complete, (), chosen)
     add_job_sources(parser, cluster=False)
@@ -152,6 +156,7 @@ def _walltime(parser: Parser, complete: bool) -> None:
         choices=formats if complete else None,
         help=f"whose clock: {', '.join(formats)} (default seconds)",
     )
+    add_server_flag(parser)
     add_job_flags(parser, complete)
     add_job_sources(parser)
 

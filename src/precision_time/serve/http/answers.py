@@ -41,7 +41,7 @@ def predict(asked: Mapping[str, Any]) -> dict[str, Any]:
 def walltime(asked: Mapping[str, Any]) -> dict[str, Any]:
     estimate = _estimate(asked)
     limit = time_limit(estimate, asked.get("confidence", 0.95), asked.get("format", "seconds"))
-    return {"estimate": estimate.to_dict(), "limit": limit.to_dict()}
+    return {"estimate": estimate.to_dict(), "limit": {**limit.to_dict(), "resumes": limit.resumes}}
 
 
 def _estimate(asked: Mapping[str, Any]) -> Estimate:
@@ -79,7 +79,9 @@ def compare(asked: Mapping[str, Any]) -> dict[str, Any]:
 def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
     goal, space = Goal(**asked.get("goal", {})), safe_space(asked.get("space", {}))
     found = plan_job(_job(asked), goal, space)
-    return (found.with_quantile(asked["quantile"]) if "quantile" in asked else found).to_dict()
+    if "quantile" in asked:
+        found = found.with_quantile(asked["quantile"])
+    return {**found.to_dict(), "text": str(found)}
 
 
 def import_file(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
 from precision_time.errors import JobError
-from precision_time.serve.http.bodies import parsed, read_body
+from precision_time.serve.http.bodies import check_type, parsed, read_body
 from precision_time.serve.http.fields import checked
 from precision_time.serve.http.guard import Guard
 from precision_time.serve.http.logs import Log
@@ -44,6 +44,7 @@ def _routed(entry: Route, service: Service, tokens: Tokens) -> StarletteRoute:
         request.scope["precision_time.token"] = tokens.check(request.headers.get("authorization"), entry.role)
         if entry.method == "GET":
             return _response(await answer(checked(_query(request), entry.fields, "the query"), request.path_params))
+        check_type(request.headers)
         body = await read_body(request.receive, request.headers, entry.largest)
         key = hashlib.sha256(entry.answer.encode() + body).digest() if cached else b""
         if cached:
@@ -51,7 +52,7 @@ def _routed(entry: Route, service: Service, tokens: Tokens) -> StarletteRoute:
             service.metrics.count("cache", found=str(kept is not None).lower())
             if kept is not None:
                 return Response(kept, media_type="application/json")
-        given = parsed(body, request.headers, entry.largest)
+        given = parsed(body, entry.largest)
         reply = await answer(checked(given, entry.fields, "the body"), request.path_params)
         if reply.cache is not None:
             service.replies.add(key, *reply.cache, reply.body)

@@ -42,11 +42,15 @@ def _too_large(largest: int) -> ProblemError:
     return ProblemError(413, f"the body is larger than {largest >> 10} KiB, the most that this route takes; send less")
 
 
-def parsed(body: bytes, headers: Mapping[str, str], largest: int) -> Any:
-    """The JSON value of a body. Raises `ProblemError` 400 or 415."""
+def check_type(headers: Mapping[str, str]) -> None:
+    """Raise `ProblemError` 415 for a body that says it is no JSON."""
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if given not in _TYPES and not given.endswith("+json"):
         raise ProblemError(415, f"Content-Type {given[:100]!r} is not read; send application/json")
+
+
+def parsed(body: bytes, largest: int) -> Any:
+    """The JSON value of a body. Raises `ProblemError` 400."""
     if not body.strip():
         raise ProblemError(400, 'the body is empty; send a JSON object, for example {"job": {"model": "resnet50"}}')
     if depth_of(body) > DEEPEST:

@@ -39,10 +39,10 @@ class Worker:
             self._stat = os.open(f"/proc/{process.pid}/stat", os.O_RDONLY)
 
     @classmethod
-    async def start(cls) -> Worker:
-        """A process that has loaded its tables. Raises `ServeError` where it does not start."""
+    async def start(cls, module: str) -> Worker:
+        """A process of a module that has loaded its tables. Raises `ServeError` where it does not start."""
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        command, variables = module_command("precision_time.serve.http.worker", environment=threads)
+        command, variables = module_command(module, environment=threads)
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=variables)
         worker = cls(process)
         try:
@@ -50,6 +50,9 @@ class Worker:
         except (Gone, asyncio.TimeoutError):
             await worker.end()
             raise ServeError("a worker process does not start; see what it wrote to the log") from None
+        except asyncio.CancelledError:
+            await worker.end()
+            raise
         return worker
 
     async def ask(self, question: bytes) -> dict[str, Any]:
@@ -98,8 +101,8 @@ class Worker:
 class Pool:
     """`count` processes. A search never takes the last free one, so that predictions go on beside it."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, module: str = "precision_time.serve.http.worker") -> None:
+        self.count, self._module = count, module
         self.waiting = 0
         self.replaced = 0
         self._idle: asyncio.Queue[Worker] = asyncio.Queue()
@@ -113,7 +116,7 @@ class Pool:
         await asyncio.gather(*(self._add() for _ in range(self.count)))
 
     async def _add(self) -> None:
-        worker = await Worker.start()
+        worker = await Worker.start(self._module)
         if self._closed:
             await worker.end()
             return
@@ -203,6 +206,7 @@ class Pool:
         self._closed = True
         for task in self._starting:
             task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(worker.end() for worker in self._workers), return_exceptions=True)
         self._workers.clear()
 

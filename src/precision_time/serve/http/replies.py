@@ -36,8 +36,8 @@ REPLIES: dict[str, Schema] = {
     "Anything": {"type": "object"},
     "Text": _TEXT,
     "Problem": _object(
-        "type title status detail", type=_TEXT, title=_TEXT, status=_WHOLE, detail=_TEXT, field=_TEXT, value=_ANY,
-        nearest=_list(_TEXT), fix=_TEXT,
+        "type title status detail", type=_TEXT, title=_TEXT, status=_WHOLE, detail=_TEXT, error=_TEXT, field=_TEXT,
+        value=_ANY, nearest=_list(_TEXT), fix=_TEXT,
     ),
     "Estimate": {
         **_object(
@@ -51,8 +51,8 @@ REPLIES: dict[str, Schema] = {
         "id estimate correction", id=_or_null(_TEXT), estimate=_ref("Estimate"), correction=_or_null(_MAPPING)
     ),
     "TimeLimit": _object(
-        "id format confidence seconds median_s text", id=_or_null(_TEXT), format=_TEXT, confidence=_NUMBER,
-        seconds=_WHOLE, median_s=_WHOLE, queue_s=_NUMBER, text=_TEXT, correction=_or_null(_MAPPING),
+        "id format confidence seconds median_s resumes text", id=_or_null(_TEXT), format=_TEXT, confidence=_NUMBER,
+        seconds=_WHOLE, median_s=_WHOLE, queue_s=_NUMBER, resumes=_FLAG, text=_TEXT, correction=_or_null(_MAPPING),
     ),
     "Comparison": _object(
         "baseline rows explanations", baseline=_or_null(_WHOLE), explanations=_list(_TEXT),
@@ -64,7 +64,7 @@ REPLIES: dict[str, Schema] = {
         ),
     ),
     "Plan": _object(
-        "goal chosen front left_out basis", goal=_MAPPING, chosen=_MAPPING, front=_list(_MAPPING),
+        "goal chosen front left_out basis text", text=_TEXT, goal=_MAPPING, chosen=_MAPPING, front=_list(_MAPPING),
         left_out=_list(_MAPPING), basis=_list(_TEXT),
     ),
     "Imported": _object("kind job notes", kind=_TEXT, job=_MAPPING, notes=_list(_TEXT)),
