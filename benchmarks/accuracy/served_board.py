@@ -62,7 +62,9 @@ def _table(path: Path, choice: _Choice) -> Mapping[str, Any]:
         "title": choice.title,
         "heads": [choice.first, *(_COLUMNS[heads[place]] for place in shown)],
         "rows": [
-            [_plain(row[0]), *(row[place] for place in shown)] for row in rows if trusted is None or row[trusted] != "all"
+            [_plain(row[0]), *(row[place] for place in shown)]
+            for row in rows
+            if trusted is None or row[trusted] != "all"
         ],
     }
 
