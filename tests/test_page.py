@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server is not installed")
 
-from precision_time import units
 from browser import browsing, texts
+from precision_time import units
 from serving import served
 
 JOB = {"model": "resnet50", "gpu": "a100-80gb-sxm", "gpus": 8, "precision": "amp-bf16", "batch_size": 256}
@@ -178,7 +178,8 @@ def test_comparison_of_precisions_and_gpus(visit: Open) -> None:
     page.locator(".comparison:not(.waiting) tbody tr:first-child", has_text=re.compile("^amp-")).wait_for()
     steps = [text.split() for text in texts(table.locator("tbody tr td:nth-of-type(1)").all())]
     seconds = [float(value) * {"ms": 1e-3, "s": 1}[unit] for value, unit in steps]
-    assert len(seconds) == 5 and seconds == sorted(seconds)
+    assert len(seconds) == 5
+    assert seconds == sorted(seconds)
     page.get_by_role("button", name="Use amp-bf16").click()
     page.wait_for_url(re.compile("#/predict"))
     assert field(page, "Precision").input_value() == "amp-bf16"
@@ -239,7 +240,8 @@ def test_an_outcome_is_recorded_and_seen(visit: Open) -> None:
         word in line for word in ("130 ms", "slower, inside P10 to P90", "2.05 h", "13.5 GiB", "yes", "host node17")
     )
     listed = page.get_by_role("table", name="Predictions, the latest first").locator("tbody tr").first.inner_text()
-    assert "resnet50, amp-bf16, 8 x a100-80gb-sxm" in listed and "130 ms" in listed
+    assert "resnet50, amp-bf16, 8 x a100-80gb-sxm" in listed
+    assert "130 ms" in listed
     page.get_by_role("link", name="Accuracy").click()
     page.locator(".board table").first.wait_for()
     page.locator(".cluster h3").wait_for()
@@ -251,7 +253,8 @@ def test_text_of_a_job_and_files_of_other_programs_are_read(visit: Open, tmp_pat
     ready(page)
     page.get_by_text("As text, or from a file").click()
     area = page.get_by_label("Job as YAML or JSON")
-    assert "model: resnet50" in area.input_value() and "  epochs: 90" in area.input_value()
+    assert "model: resnet50" in area.input_value()
+    assert "  epochs: 90" in area.input_value()
     area.fill("model: bert-large\ngpus: 16\nprecision: bf16-mixed\nbatch_size: 8\nrun: {steps: 100}\n")
     page.locator(".notes", has_text="Read as job file").wait_for()
     page.locator(".headline", has_text="bert-large, amp-bf16, 16 x").wait_for()
@@ -284,8 +287,10 @@ def test_no_text_becomes_markup(visit: Open, address: str) -> None:
     for state in ({"model": evil}, {**JOB, "gpu": evil}, {**JOB, "layout": evil}, {**JOB, "cluster": evil}):
         other = visit(**state)
         other.locator(".problem p").first.wait_for()
-        assert other.locator("img, main script").count() == 0 and "owned" not in other.title()
-    assert page.locator("img, main script").count() == 0 and "owned" not in page.title()
+        assert other.locator("img, main script").count() == 0
+        assert "owned" not in other.title()
+    assert page.locator("img, main script").count() == 0
+    assert "owned" not in page.title()
 
 
 def test_keys_alone_are_enough(visit: Open) -> None:
@@ -368,7 +373,8 @@ def test_axe_finds_nothing_in_any_view(visit: Open, view: str, scheme: str, seen
 
 
 _TIMED = """async (values) => {
-    const input = document.getElementById([...document.querySelectorAll("label")].find((l) => l.textContent === "Batch per GPU").htmlFor);
+    const label = [...document.querySelectorAll("label")].find((each) => each.textContent === "Batch per GPU");
+    const input = document.getElementById(label.htmlFor);
     const times = [];
     for (const value of values) {
         const answer = document.querySelector(".prediction");
@@ -386,7 +392,8 @@ _TIMED = """async (values) => {
 
 
 @pytest.mark.slow
-def test_a_changed_word_is_answered_in_150_ms_and_a_cold_page_in_a_second(visit: Open, idle_machine: None) -> None:
+@pytest.mark.usefixtures("idle_machine")
+def test_a_changed_word_is_answered_in_150_ms_and_a_cold_page_in_a_second(visit: Open) -> None:
     page = visit(**RUN)
     ready(page)
     times = sorted(page.evaluate(_TIMED, [str(size) for size in range(100, 140)]))

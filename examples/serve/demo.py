@@ -36,7 +36,7 @@ SLOWER = 1.06
 
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[str]:
-    """The address of a server that keeps everything in `folder`; it is stopped at the end, with answers in flight sent."""
+    """The address of a server that keeps everything in `folder`; stopped at the end."""
     command = [sys.executable, "-m", "precision_time", "serve", "--port", "0", "--workers", "1", "--quiet"]
     files = ["--database", str(folder / "store.sqlite"), "--tokens", str(folder / "tokens.json")]
     log = folder / "log"

@@ -19,8 +19,8 @@ _OTHER_PROGRAMS = frozenset({"trainer", "train", "base_model", "training"})
 def job_in(text: str, name: str) -> dict[str, Any] | None:
     """The fields of the job file, as they are written; None where the text is none.
 
-    Most of its keys have to be fields; the others are errors that name the nearest field. Raises `JobError` for these and for what
-    a request may not name.
+    Most of its keys have to be fields. Raises `JobError` for the others, with the nearest field, and for what a request
+    may not name.
     """
     path = name if Path(name).suffix.lower() in SUFFIXES else "job.yaml"
     try:
