@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { drawShares } from "./charts.js";
 import { h, put, table, wide } from "./dom.js";
 import { title } from "./job.js";
-import { fixed, humanCount, humanSeconds, moment, percent } from "./units.js";
+import { humanCount, humanSeconds, moment, percent } from "./units.js";
 
 const WINDOW = 30;
 /** Outcomes over which error and coverage are averaged. */
@@ -108,9 +108,14 @@ function showBoard(root, board) {
   const tables = board.tables ?? [];
   put(root, h("h3", {}, "Accuracy board"),
     h("p", { class: "soft" }, board.note ?? "Published training steps, each predicted by parameters that were fitted without its group. No cluster's outcomes take part."),
-    ...tables.map((each) => h("div", {}, h("h4", {}, each.title), wide(each.title, table(each.title, each.heads.map((head, at) => (at === 0 ? { text: head, left: true } : head)), each.rows.map((row) => row.map(written)))))));
+    h("div", { class: "tables" }, tables.map((each) => h("div", {}, h("h4", {}, each.title), wide(each.title, boardTable(each))))));
 }
 
-function written(value) {
-  return typeof value === "number" ? fixed(value, Number.isInteger(value) ? 0 : 1) : value ?? "";
+/** A table of the board, with a bar for each mean error. */
+function boardTable({ title: name, heads, rows }) {
+  const at = heads.indexOf("mean error");
+  const most = Math.max(...rows.map((row) => parseFloat(row[at]) || 0));
+  const shown = heads.map((head, place) => (place === 0 ? { text: head, left: true } : head));
+  const bar = (text) => h("span", { class: "with-bar" }, h("i", { class: "small-bar", css: { width: `${(3.5 * (parseFloat(text) || 0)) / most}em` } }), text);
+  return table(name, shown, rows.map((row) => row.map((cell, place) => (place === at ? bar(cell) : cell))));
 }

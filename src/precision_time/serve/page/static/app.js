@@ -6,6 +6,7 @@ import { CompareView } from "./compare.js";
 import { h, put } from "./dom.js";
 import { Form } from "./form.js";
 import { JobsView } from "./jobs.js";
+import { title } from "./job.js";
 import * as link from "./link.js";
 import { PlanView } from "./plan.js";
 import { PredictView } from "./predict.js";
@@ -55,7 +56,14 @@ function jobChanged(job) {
   state.job = job;
   remember();
   text.show(job);
+  $("job-line").textContent = title(job);
   soon();
+}
+
+const narrow = matchMedia("(max-width: 58em)");
+/** On a narrow screen the form is folded to a line where it is not what the view is about. */
+function foldForm() {
+  $("form-box").open = !(narrow.matches && state.view !== "predict");
 }
 
 function showViews() {
@@ -79,6 +87,8 @@ function open() {
   form.clearProblem();
   form.show(state.job);
   text.show(state.job);
+  $("job-line").textContent = title(state.job);
+  foldForm();
   const root = h("div", { class: `view ${state.view}` });
   put($("view"), root);
   view = new MAKERS[state.view](root, page, state.options[state.view]);
@@ -91,9 +101,10 @@ function open() {
 
 async function start() {
   const [models, gpus] = await Promise.all([ask("v1/models"), ask("v1/gpus")]);
-  text = new TextBox($("job"), (job) => { form.clearProblem(); form.show(job); jobChanged(job); });
-  form = new Form($("job"), { models: models.models, gpus: gpus.gpus }, jobChanged);
+  text = new TextBox($("form-box"), (job) => { form.clearProblem(); form.show(job); jobChanged(job); });
+  form = new Form($("form-box"), { models: models.models, gpus: gpus.gpus }, jobChanged);
   addEventListener("hashchange", open);
+  narrow.addEventListener("change", foldForm);
   for (const id of ["skip", "brief"]) $(id).addEventListener("click", (event) => { event.preventDefault(); $("answer").focus(); });
   $("cluster").addEventListener("change", () => { state.cluster = page.cluster(); remember(); open(); });
   $("copy-link").addEventListener("click", copyLink);

@@ -106,13 +106,12 @@ export function drawFront(root, plan) {
     }
     ctx.restore();
   };
-  const goal = [deadline ? "deadline" : "", budget ? "budget" : ""].filter(Boolean).join(" and ");
   draw(root, `Front of ${options.length} options: from ${usd(costs.at(-1))} in ${fixed(times.at(-1), 1)} ${unit} to ${usd(costs[0])} in ${fixed(times[0], 2)} ${unit}`, 320, () => ({
     data: [times, costs],
     options: {
       scales: { x: { time: false, distr: 3, range: () => x }, y: { distr: 3, range: () => y } },
       axes: [
-        { ...axis(`time (${unit})${goal ? `; dashed: ${goal}` : ""}; circle: the choice`, short, 44), splits: () => ticks(x) },
+        { ...axis(`time (${unit})`, short, 44), splits: () => ticks(x) },
         { ...axis("cost (US dollars)", (value) => `$${short(value)}`, 64), splits: () => ticks(y) },
       ],
       series: [{}, { stroke: colour("--accent"), width: 2, points: { show: true, size: 9, fill: colour("--accent") } }],

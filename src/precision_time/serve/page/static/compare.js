@@ -23,7 +23,7 @@ export class CompareView {
     this.root = root;
     this.options = options;
     this.precisions = checks("Precisions", Object.keys(words.precisions), list(options.precisions) ?? USUAL, () => this.choose());
-    this.gpus = chips("GPUs to compare", page.gpuOptions, list(options.gpus) ?? [], () => this.choose());
+    this.gpus = chips("Further GPUs", page.gpuOptions, list(options.gpus) ?? [], () => this.choose());
     const [counts, sort] = [newId("counts"), newId("sort")];
     this.counts = h("input", { id: counts, type: "text", placeholder: "as in the job", value: options.counts ?? "", autocomplete: "off", on: { input: () => this.choose() } });
     this.sort = h("select", { id: sort, on: { change: () => this.choose() } },
@@ -50,7 +50,7 @@ export class CompareView {
     this.result.classList.add("waiting");
     const asked = { job, cluster: this.page.cluster() };
     if (this.precisions.values().length) asked.precisions = this.precisions.values();
-    if (this.gpus.values().length) asked.gpus = this.gpus.values();
+    if (this.gpus.values().length) asked.gpus = [...new Set([job.gpu ?? "a100-80gb-sxm", ...this.gpus.values()])];
     const counts = list(this.options.counts);
     if (counts) asked.counts = counts.map((count) => (/^\d+$/.test(count) ? Number(count) : count));
     try {
@@ -76,7 +76,7 @@ export class CompareView {
     const terms = Object.entries(words.terms);
     const there = terms.map(([term, label], place) => [place, label, term]).filter(([, , term]) => good.some((row) => row.estimate.breakdown[term] > 0));
     put(this.result,
-      h("figure", { class: "stack" }, h("figcaption", {}, "Time of one step; lines: P10 to P90"),
+      h("figure", { class: "stack" }, h("figcaption", {}, `Time of one step of ${common(rows)}`, h("span", { class: "soft" }, " Lines: P10 to P90.")),
         h("ul", { class: "rows" }, named.map((row) => this.row(row, terms, most))),
         good.length ? axis(most / scale, unit) : null, legend(there)),
       wide("Table of the comparison", this.table(named)),
@@ -125,6 +125,14 @@ function name(job, rows) {
   const differs = (field) => rows.some((row) => row.job[field] !== job[field]);
   const gpus = differs("gpu") || differs("gpus") ? `${job.gpus ?? 1} x ${job.gpu}` : "";
   return [differs("precision") || !gpus ? job.precision ?? "fp32" : "", gpus].filter(Boolean).join(", ");
+}
+
+/** What all rows share: "resnet50 on 8 x a100-80gb-sxm". */
+function common(rows) {
+  const first = rows[0].job;
+  const same = (field) => rows.every((row) => row.job[field] === first[field]);
+  const gpus = [same("gpus") ? `${first.gpus ?? 1} x` : "", same("gpu") ? first.gpu : ""].filter(Boolean).join(" ");
+  return `${first.model ?? "a traced model"}${same("precision") ? ` in ${first.precision ?? "fp32"}` : ""}${same("gpu") ? ` on ${gpus}` : ""}.`;
 }
 
 function fastest(rows) {

@@ -4,7 +4,7 @@ import { latest } from "./api.js";
 import { drawFront } from "./charts.js";
 import { checks } from "./choose.js";
 import { h, newId, put, speak, table, wide } from "./dom.js";
-import { humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
+import { fixed, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
 import words from "./words.js";
 
 const FIELDS = {
@@ -130,10 +130,10 @@ export class PlanView {
         h("p", { class: "soft" }, rented(chosen)),
         h("div", { class: "cards" }, facts(chosen, plan.goal)),
         h("div", { class: "row" }, h("button", { type: "button", on: { click: () => this.use(chosen) } }, "Put it into the form"))),
-      h("figure", {}, h("figcaption", {}, "Time and cost of the run in the median: nothing tried is both faster and cheaper than a point of the line"), chart),
+      h("figure", {}, h("figcaption", {}, "Time and cost of the run in the median: nothing tried is both faster and cheaper than a point of the line", h("span", { class: "soft" }, " Dashed: deadline and budget. Circle: the choice.")), chart),
       wide("Options on the front", this.table(front)),
-      h("p", { class: "soft" }, `${humanCount(plan.tried)} options tried at a global batch of ${humanCount(plan.global_batch_size)}; ${humanCount(plan.meet_the_goal)} meet the goal.`),
-      left.length ? h("section", {}, h("h3", {}, "Left out"), h("ul", {}, left.map((each) => h("li", {}, `${humanCount(each.count)} ${each.reason}${each.nearest ? `: ${each.nearest}` : ""}`)))) : null,
+      h("p", { class: "soft" }, `${fixed(plan.tried, 0)} options tried at a global batch of ${fixed(plan.global_batch_size, 0)}; ${fixed(plan.meet_the_goal, 0)} meet the goal.`),
+      left.length ? h("section", {}, h("h3", {}, "Left out"), h("ul", {}, left.map((each) => h("li", {}, `${fixed(each.count, 0)} ${each.reason}${each.nearest ? `: ${each.nearest}` : ""}`)))) : null,
       h("details", {}, h("summary", {}, "What this rests on"), h("ul", {}, plan.basis.map((each) => h("li", {}, each)))),
       worth ? h("p", { class: "note" }, `Worth measuring first: ${worth.job.gpus} x ${worth.job.gpu}, ${worth.job.precision}. It narrows the step from ±${percent(worth.half_width_before)} to ±${percent(worth.half_width_after)}.`) : null);
     drawFront(chart, plan);
