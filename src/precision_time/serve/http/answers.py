@@ -20,6 +20,7 @@ from precision_time.plan import Goal
 from precision_time.plan import plan as plan_job
 from precision_time.plan.walltime import time_limit
 from precision_time.prediction import predict as predict_job
+from precision_time.serve.http.job_file import job_in
 from precision_time.serve.http.limits import MOST_ROWS
 from precision_time.serve.http.safe_job import safe_job, safe_space
 
@@ -84,7 +85,10 @@ def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_file(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The job in a file: a job file as it is written, or the settings of another program."""
     name = asked.get("name", "")
+    if (job := job_in(asked["text"], name)) is not None:
+        return {"kind": "job file", "job": {**job, **asked.get("job", {})}, "notes": []}
     imported = merged([(name or "the file", import_text(asked["text"], name))])
     try:
         fields = imported.job_fields(asked.get("job", {}), ())

@@ -57,6 +57,21 @@ export function secondsInterval(interval) {
   return { middle: `${middle} ${unit}`, ends: `${low} to ${high} ${unit}` };
 }
 
+/** The same of sizes. */
+export function bytesInterval({ p10, p50, p90 }) {
+  const [scale, unit] = byteUnitFor(p50);
+  const digits = scale > 1 ? digitsFor(p50 / scale) : 0;
+  const [low, middle, high] = [p10, p50, p90].map((each) => fixed(each / scale, digits));
+  return { middle: `${middle} ${unit}`, ends: `${low} to ${high} ${unit}` };
+}
+
+/** And of joules, in kilowatt-hours. */
+export function energyInterval({ p10, p50, p90 }) {
+  const digits = digitsFor(p50 / 3.6e6);
+  const [low, middle, high] = [p10, p50, p90].map((each) => fixed(each / 3.6e6, digits));
+  return { middle: `${middle} kWh`, ends: `${low} to ${high} kWh` };
+}
+
 export function interval(of, write) {
   return { middle: write(of.p50), ends: `${write(of.p10)} to ${write(of.p90)}` };
 }
