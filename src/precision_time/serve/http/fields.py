@@ -97,7 +97,6 @@ TEXT_OF = structured("text", lambda field, value: _content(field, value).strip()
 SECONDS_OF_STEP = number(1e-9, 1e9, "seconds")
 
 JOB = Field(_MAPPING, "the fields of the job file", {"$ref": "#/components/schemas/Job"}, required=True)
-JOB_OF_GRAPH = Field(_MAPPING, "the fields of the job file", {"$ref": "#/components/schemas/Job"})
 CLUSTER = Field(
     _matching(CLUSTER_FORM, "1 to 100 letters, digits, dots, hyphens and underscores"),
     "the machines that the job is meant for (default: default)",
