@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from precision_time.checks import show, small_number
@@ -15,8 +16,9 @@ from precision_time.cli.progress import Progress
 from precision_time.cli.streams import note
 from precision_time.errors import DataError, ServeError, UnknownPredictionError
 from precision_time.reading import decoded, read_text, to_json
-from precision_time.serve.recording import Measured, Recorder, open_recorder
+from precision_time.serve.recording import Measured, Recorder, Run, open_recorder
 from precision_time.serve.recording.outcome_file import measured_of, read_outcome_file, run_of_file
+from precision_time.serve.recording.recorder import OF_ONE
 from precision_time.serve.recording.runs import MEASURES, Recorded, reason
 from precision_time.serve.store.rows import is_id
 
@@ -102,10 +104,8 @@ def _each(recorder: Recorder, outcomes: Iterable[tuple[str, Measured]]) -> list[
     for prediction, measured in outcomes:
         try:
             results.append(_one(recorder, prediction, measured))
-        except (UnknownPredictionError, DataError) as error:
-            results.append(Recorded(measured.key, prediction, refused=reason(error)))
         except ServeError as error:
-            if "there is no prediction" not in str(error):
+            if not isinstance(error, UnknownPredictionError) and error.http_status not in OF_ONE:
                 raise
             results.append(Recorded(measured.key, prediction, refused=reason(error)))
     return results
@@ -143,9 +143,16 @@ def _of_table(options: Namespace, recorder: Recorder) -> list[Recorded]:
     results = [Recorded("", refused=text) for text in refused]
     with Progress("measured jobs") as progress:
         for first in range(0, len(runs), _AT_ONCE):
-            results += recorder.record_runs(runs[first : first + _AT_ONCE])
+            some = runs[first : first + _AT_ONCE]
+            results += map(_named, some, recorder.record_runs(some))
             progress(min(first + _AT_ONCE, len(runs)), len(runs))
     return results
+
+
+def _named(run: Run, result: Recorded) -> Recorded:
+    """With the row that was refused in its reason."""
+    name = run.measured.machine.get("row")
+    return replace(result, refused=f"row {name!r}: {result.refused}") if name and result.refused else result
 
 
 def _text(results: list[Recorded]) -> str:

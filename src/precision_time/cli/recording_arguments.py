@@ -13,8 +13,8 @@ def add_record(parser: Parser, complete: bool) -> None:
         "source",
         nargs="?",
         metavar="PREDICTION|FILE",
-        help="id of a prediction, an outcome file of a callback (.json), or a table (.csv) of outcomes by prediction or "
-        "of measured jobs as for evaluate",
+        help="id of a prediction, an outcome file of a callback (.json), or a table (.csv) of outcomes by prediction "
+        "or of measured jobs as for evaluate",
     )
     parser.add_argument(
         "--slurm",

@@ -23,6 +23,8 @@ from precision_time.serve.store import SqlStore, new_id, open_store
 DEFAULT_CLUSTER = "default"
 TIMEOUT_S = 15.0
 """Longest wait for an answer of a server: a training script waits for it at its end."""
+OF_ONE = (404, 409, 413, 422)
+"""Statuses with which a server refuses one job or outcome; with others the next would be refused, too."""
 _TOGETHER = 100
 """Runs that a store keeps in one transaction."""
 
@@ -111,9 +113,9 @@ class ServerRecorder:
             try:
                 estimate = self._client.predict(run.job, key=run.key)
                 new = self._client.record(estimate, key=run.measured.key, **run.measured.fields())
-            except ServeError:
-                raise
             except PrecisionTimeError as error:
+                if isinstance(error, ServeError) and error.http_status not in OF_ONE:
+                    raise
                 results.append(Recorded(run.measured.key, refused=reason(error)))
                 continue
             results.append(Recorded(run.measured.key, estimate.prediction, new))
