@@ -187,7 +187,7 @@ def test_an_outcome_file_of_a_prediction_of_a_server(run: Run_, store: SqlStore,
     Path("o.json").write_text(json.dumps({**outcome_content(), "job": None, "prediction": None}))
     code, _, told = run("o.json")
     assert code == 2
-    assert "nothing was predicted for this run; give --prediction" in told
+    assert "nothing was predicted for this run; record the outcome file with --prediction" in told
     assert run("o.json", "--prediction", one.id)[0] == 0
     assert store.outcomes(one.id)[0].step_s == 0.2
 
@@ -196,7 +196,7 @@ def test_a_run_on_another_device_is_not_held_against_the_prediction(run: Run_, s
     Path("o.json").write_text(json.dumps(outcome_content(here=False)))
     code, _, told = run("o.json")
     assert code == 2
-    assert "the prediction is for 'v100-16gb-sxm', and another device trained; give --prediction" in told
+    assert "the prediction is for 'v100-16gb-sxm', and another device trained; record the" in told
     assert store.predictions() == ()
 
 

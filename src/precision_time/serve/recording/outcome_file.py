@@ -62,11 +62,13 @@ def run_of_file(content: Mapping[str, Any], job: Job | None = None, estimate: Es
     an outcome must not be held against it.
     """
     if content.get("job") is None or content.get("prediction") is None:
-        raise DataError("nothing was predicted for this run; give --prediction, the id that a server gave")
+        raise DataError(
+            "nothing was predicted for this run; record the outcome file with --prediction, the id that a server gave"
+        )
     if content.get("predicted_for_this_device") is not True:
         raise DataError(
-            f"the prediction is for {content['job'].get('gpu')!r}, and another device trained; give --prediction, the "
-            "id of one for that device"
+            f"the prediction is for {content['job'].get('gpu')!r}, and another device trained; record the outcome file "
+            "with --prediction, the id of one for that device"
         )
     measured = measured_of(content)
     if job is None or estimate is None:
