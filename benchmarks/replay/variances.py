@@ -27,7 +27,7 @@ from precision_time.shipped import ROOT, write_shipped
 
 USUAL, WIDTH = 0.05, 1.5
 """Prior of a standard deviation: log-normal around this, with this standard deviation of its log: chosen."""
-LARGEST = 0.5
+LARGEST = 0.3
 """Larger errors count as this large: chosen."""
 MOST_ROWS = 400
 """Rows of a source; of larger ones whole models are drawn until there are as many."""
