@@ -110,7 +110,9 @@ class Fit:
         """The most likely standard deviations given all sources but one."""
         kept = [source for name, source in self.sources.items() if name != without]
         start = np.full(len(EFFECTS) + 2, math.log(USUAL))
-        bounds = [(math.log(_LEAST), math.log(_MOST))] * (len(EFFECTS) + 1) + [(math.log(_LEAST_NOISE), math.log(_MOST))]
+        bounds = [(math.log(_LEAST), math.log(_MOST))] * (len(EFFECTS) + 1) + [
+            (math.log(_LEAST_NOISE), math.log(_MOST))
+        ]
         found = minimize(_loss, start, (kept,), "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": 200})
         values = np.exp(found.x).tolist()
         effects = dict(zip(EFFECTS, (round(value, 4) for value in values), strict=False))
