@@ -22,7 +22,7 @@ def test_usual_outcomes_are_none() -> None:
 
 
 def test_a_slow_node_is_named() -> None:
-    slow = recorded(11, facets("job11"), 1.6, machine={**GOOD, "hosts": ["node17"]})
+    slow = recorded(11, facets("job11"), 1.6, machine={"driver": "550", "host": "node17"})
     found = _found(learned([*_usual(), slow], VARIANCES))
     assert found.slower > 0.5
     assert found.twins == 10

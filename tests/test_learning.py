@@ -22,7 +22,7 @@ from precision_time.serve.learning import Facets, Learning
 from precision_time.serve.learning.cluster import MOST_JOBS, MOST_REPEATS
 from precision_time.serve.learning.effects import EFFECTS, Coded, Variances, launching, prior_variance
 from precision_time.serve.learning.learning import MOST_CLUSTERS
-from precision_time.serve.learning.outcome import step_seconds
+from precision_time.serve.learning.outcome import Observed, step_seconds
 from precision_time.serve.learning.posterior import JobOutcomes, Posterior
 from precision_time.serve.records import Outcome, Prediction, Recorded
 
@@ -119,7 +119,7 @@ def test_the_effect_of_launches_acts_where_launching_limits() -> None:
     assert launching(0.0) == 0.0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 30), st.integers(0, 1000))
 def test_one_at_a_time_is_all_at_once(count: int, seed: int) -> None:
     """Exactly, where a state is kept and read between outcomes; and where outcomes come in another order, but for the
@@ -174,7 +174,7 @@ def test_states_that_cannot_be_read_say_so(tmp_path: Path) -> None:
         Facets.from_dict({name: text for name, text in facets("a").to_dict().items() if name != "family"})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000), st.integers(10, 60))
 def test_a_tenth_of_broken_machines_does_not_poison(seed: int, count: int) -> None:
     draw = random.Random(seed)
@@ -234,28 +234,27 @@ def test_outcomes_of_a_job_follow_a_better_prediction() -> None:
     assert after.correction("hall", facets("a")).factor == pytest.approx(1.0, abs=0.01)
 
 
+def _full(count: int) -> Learning:
+    """A cluster that has seen so many jobs, without what was expected of each."""
+    learning = learned([recorded(1, facets("j1"), 1.0)])
+    for number in range(2, count + 1):
+        observed = Observed.of(recorded(number, facets(f"j{number}", f"f{number % 9}"), 1.0 + 0.0005 * number))
+        assert observed is not None
+        learning.clusters["hall"]._keep(observed)
+        learning.number = number
+    return learning
+
+
 def test_the_state_is_bounded() -> None:
-    learning = Learning(VARIANCES)
-    for number in range(1, 1001):
-        learning.number, cluster = number, learning.clusters.get("hall")
-        if cluster is None:
-            learning.number = 0
-            learning.learn(recorded(1, facets("j1"), 1.0))
-            cluster = learning.clusters["hall"]
-        cluster._keep(_observed(number))
-    assert len(learning.clusters["hall"].jobs) == MOST_JOBS
-    assert "j1000" in learning.clusters["hall"].jobs
-    assert "j1" not in learning.clusters["hall"].jobs
-    for number in range(1001, 1001 + 3 * MOST_REPEATS):
+    learning = _full(5 * MOST_JOBS)
+    jobs = learning.clusters["hall"].jobs
+    assert len(jobs) == MOST_JOBS
+    assert f"j{5 * MOST_JOBS}" in jobs
+    assert "j1" not in jobs
+    for number in range(learning.number + 1, learning.number + 1 + 2 * MOST_REPEATS):
         learning.learn(recorded(number, facets("one"), 1.0))
-    assert len(learning.clusters["hall"].jobs["one"].outcomes) == MOST_REPEATS
+    assert len(jobs["one"].outcomes) == MOST_REPEATS
     assert len(json.dumps(learning.to_dict())) < 400_000
-
-
-def _observed(number: int):  # type: ignore[no-untyped-def]
-    from precision_time.serve.learning.outcome import Observed
-
-    return Observed.of(recorded(number, facets(f"j{number}"), 1.0))
 
 
 def test_clusters_are_bounded() -> None:
@@ -268,7 +267,7 @@ def test_clusters_are_bounded() -> None:
 
 def test_an_outcome_is_learned_in_milliseconds() -> None:
     """About 10 ms on one idle core with 200 jobs; the bound allows for busy machines."""
-    learning = learned([recorded(i, facets(f"j{i}", f"f{i % 9}"), 1.0 + 0.001 * i) for i in range(1, MOST_JOBS + 1)])
+    learning = _full(MOST_JOBS)
     took = []
     for number in range(MOST_JOBS + 1, MOST_JOBS + 6):
         start = time.process_time()
@@ -310,6 +309,14 @@ def test_outcomes_of_other_units_and_of_loaders_are_not_learned() -> None:
     assert learning.learn(Recorded(2, stalled, waits.outcome)) is None
     assert cluster.outcomes == 0
     assert learning.number == 2
+
+
+def test_outcomes_of_predictions_without_facets_are_passed_over() -> None:
+    good = recorded(1, facets("a"), 1.1)
+    prediction = Prediction("p", 0.0, "hall", {}, {}, {"gpu": "a100"}, good.prediction.predicted, {})
+    learning = Learning(VARIANCES)
+    assert learning.learn(Recorded(1, prediction, good.outcome)) is None
+    assert (learning.number, learning.clusters) == (1, {})
 
 
 def test_covariances_are_those_of_the_table() -> None:
