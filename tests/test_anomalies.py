@@ -37,7 +37,12 @@ def test_a_node_that_was_slow_before_comes_first() -> None:
     learning = learned([*_usual(), *slow])
     latest = learning.anomalies()[0]
     assert latest.number == 12
-    assert latest.evidence[0] == "a slow node on node17, where 1 of the earlier anomalies ran"
+    assert latest.evidence[0] == "a slow node node17, where 1 of the earlier anomalies ran"
+
+
+def test_a_node_whose_name_begins_alike_is_another() -> None:
+    slow = [recorded(i, facets(f"job{i}"), 1.8, machine={"hosts": f"node1{'7' * (i - 11)}"}) for i in (11, 12)]
+    assert "earlier anomalies" not in learned([*_usual(), *slow]).anomalies()[0].sentence
 
 
 def test_evidence_of_driver_steps_memory_and_launches() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from precision_time.errors import DataError
 from precision_time.estimate.interval import Z90
+from precision_time.report.printable import printable
 from precision_time.serve.learning.facets import Facets
 from precision_time.serve.records import Outcome, Prediction, Recorded
 
@@ -99,7 +100,7 @@ class Observed:
             ),
             prediction=prediction.id,
             cluster=prediction.cluster,
-            name=f"{prediction.job.get('model', '')}"[:_LONGEST],
+            name=_words(prediction.job.get("model", "")),
             varies=_variation(outcome),
             full=outcome.peak_bytes / capacity if outcome.peak_bytes and capacity else None,
         )
@@ -145,8 +146,13 @@ def _machine(outcome: Outcome) -> dict[str, str]:
         if isinstance(value, list | tuple):
             value = ", ".join(map(str, value))
         if value not in (None, ""):
-            found[name] = f"{value}"[:_LONGEST]
+            found[name] = _words(value)
     return found
+
+
+def _words(value: object) -> str:
+    """At most `_LONGEST` characters of one line that are safe to print."""
+    return printable(" ".join(f"{value}".split())[:_LONGEST])
 
 
 def _variation(outcome: Outcome) -> float | None:
