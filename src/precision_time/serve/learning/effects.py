@@ -22,7 +22,6 @@ from precision_time.serve.learning.facets import Facets
 from precision_time.shipped import shipped_file
 
 Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 EFFECTS: dict[str, tuple[str, ...]] = {
     "cluster": (),
@@ -77,7 +76,7 @@ class Coded:
     codes     (jobs x effects); weights (jobs x effects), by which an effect acts on a job
     """
 
-    __slots__ = ("codes", "weights", "_known")
+    __slots__ = ("_known", "codes", "weights")
 
     def __init__(self, jobs: Sequence[Facets]) -> None:
         self._known: list[dict[tuple[str, ...], int]] = [{} for _ in EFFECTS]

@@ -19,7 +19,7 @@ from precision_time.serve.learning.facets import Facets
 FREEDOM = 4.0
 """Degrees of freedom of both t distributions: chosen by replay."""
 ROUNDS = 12
-"""Times that the weights are found anew; the last changes corrections by less than 0.1 %."""
+"""Times that the weights are found anew; more change no correction of a published row by more than 0.3 %."""
 BROKEN = 0.02
 """Share of the outcomes that are taken to be of broken machines: assumed. Such a job takes one to six times as long,
 all logarithms being equally likely."""
