@@ -97,11 +97,18 @@ function signed(error) {
 }
 
 function showAnomalies(root, found, page) {
-  const list = found.anomalies ?? [];
+  const list = Array.isArray(found) ? found : found.anomalies ?? [];
   put(root, h("h3", {}, "Anomalies"),
     list.length
-      ? h("ul", { class: "anomalies" }, list.map((each) => h("li", {}, h("a", { href: page.jobLink(each.prediction ?? "") }, each.job ? title(each.job) : each.prediction ?? "job"), ": ", each.sentence ?? each.reason ?? each.detail ?? "")))
+      ? h("ul", { class: "anomalies" }, list.map((each) => anomaly(each, page)))
       : h("p", { class: "soft" }, "No outcome is far from those of the same kind."));
+}
+
+/** What is far off, the further evidence, and the job. */
+function anomaly({ sentence, evidence = [], at, prediction }, page) {
+  const others = evidence.slice(1).join("; ");
+  return h("li", {}, h("strong", {}, sentence), others ? ` Also: ${others}.` : "", " ",
+    h("a", { href: page.jobLink(prediction) }, at ? `Recorded on ${moment(at)}` : "The job"));
 }
 
 function showBoard(root, board) {

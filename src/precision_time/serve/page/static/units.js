@@ -46,7 +46,7 @@ export function percent(share, digits = 0) {
 
 /** "+8 %" */
 export function change(ratio) {
-  return `${ratio >= 1 ? "+" : "−"}${percent(Math.abs(ratio - 1))}`;
+  return `${ratio >= 1 ? "+" : "−"}${percent(Math.abs(ratio - 1), 1)}`;
 }
 
 /** P50 with its unit, and P10 and P90 in the same unit: {middle: "126 ms", ends: "102 to 155 ms"}. */
