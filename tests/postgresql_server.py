@@ -74,6 +74,7 @@ class Server:
     def kill(self) -> None:
         """End the whole server by SIGKILL and wait until it is gone."""
         process = self.process
+        os.kill(process, signal.SIGSTOP)  # so that it starts no other
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         for each in (process, *map(int, children)):
             with contextlib.suppress(ProcessLookupError):
@@ -81,6 +82,9 @@ class Server:
         until = time.monotonic() + 60
         while any(_runs(each) for each in (process, *map(int, children))) and time.monotonic() < until:
             time.sleep(0.01)
+        # Where nothing reaps the killed process, its number is in use, and a new server takes it for a running one.
+        for lock in (self.folder / "data" / "postmaster.pid", *self.folder.glob(".s.PGSQL.*")):
+            lock.unlink(missing_ok=True)
 
     def address(self, schema: str = "public") -> str:
         return f"postgresql://pt@/postgres?host={self.folder}&options=-csearch_path%3D{schema}"

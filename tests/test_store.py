@@ -145,7 +145,8 @@ def test_numbers_of_clusters(store: SqlStore) -> None:
     [
         ({"key": ""}, "key '' must be"), ({"key": "x" * 201}, "must be 1 to 200"), ({"key": "a\nb"}, "printable"),
         ({"key": "\ud800"}, "printable"), ({"step_s": float("nan")}, "step_s"), ({"step_s": -1.0}, "step_s"),
-        ({"run_s": float("inf")}, "run_s"), ({"peak_bytes": 2**70}, "peak_bytes"), ({"recorded_at": -5.0}, "recorded_at"),
+        ({"run_s": float("inf")}, "run_s"), ({"peak_bytes": 2**70}, "peak_bytes"),
+        ({"recorded_at": -5.0}, "recorded_at"),
         ({"steps_s": (1.0,) * 10_001}, "10,001 entries"), ({"machine": {"a": float("nan")}}, "finite"),
         ({"machine": {"a": object()}}, "machine"), ({"step_s": None}, "measures nothing"),
     ],
@@ -463,8 +464,9 @@ def test_the_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        ("mysql://user:secret@host/db", "unknown kind; give a path"), ("", "is no path"), ("sqlite://x", "unknown kind"),
-        ("no/such/folder/store.db", "there is no folder"), ("postgresql://u:secret@h:99999999/d?bad=1", "cannot be read"),
+        ("mysql://user:secret@host/db", "unknown kind; give a path"), ("", "is no path"),
+        ("sqlite://x", "unknown kind"), ("no/such/folder/store.db", "there is no folder"),
+        ("postgresql://u:secret@h:99999999/d?bad=1", "cannot be read"),
         ("postgresql://user:secret@/db?host=/nowhere", "cannot be reached"), (".", "cannot be opened"),
     ],
 )  # fmt: skip

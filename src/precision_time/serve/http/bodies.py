@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -50,7 +51,7 @@ def check_type(headers: Mapping[str, str]) -> None:
 
 
 def parsed(body: bytes, largest: int) -> Any:
-    """The JSON value of a body. Raises `ProblemError` 400."""
+    """The JSON value of a body. Raises `ProblemError`: 400 for what is no JSON, 422 for values that are not read."""
     if not body.strip():
         raise ProblemError(400, 'the body is empty; send a JSON object, for example {"job": {"model": "resnet50"}}')
     if depth_of(body) > DEEPEST:
@@ -62,7 +63,20 @@ def parsed(body: bytes, largest: int) -> Any:
     try:
         return parse_json(text, "the body", MOST_GRAPH_VALUES if largest >= GRAPH_BYTES else MOST_BODY_VALUES)
     except DataError as error:
-        raise ProblemError(400, str(error)) from None
+        raise ProblemError(422 if _is_json(text) else 400, str(error)) from None
+
+
+def _is_json(text: str) -> bool:
+    """Whether the text follows the grammar of JSON, so that a value in it is what is refused."""
+    try:
+        json.loads(text, parse_constant=_no_constant, parse_int=str)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(word)
 
 
 def depth_of(body: bytes) -> int:

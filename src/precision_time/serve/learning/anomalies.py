@@ -60,7 +60,9 @@ def anomaly_of(
     known = observed.known
     evidence = tuple(_evidence(observed, twins, before)) if off > 0.0 else ("fewer samples or steps than the job says",)
     how = f"{math.expm1(off):.0%} slower" if off > 0.0 else f"{-math.expm1(off):.0%} faster"
-    others = f"its {len(twins)} twin rows" if len(twins) > 1 else "its twin row" if twins else "the cluster's other jobs"
+    others = (
+        f"its {len(twins)} twin rows" if len(twins) > 1 else "its twin row" if twins else "the cluster's other jobs"
+    )
     than = f"{others} say" if not twins else others
     cause = evidence[0] if evidence else "the outcome says nothing of its machine that would explain it"
     sentence = f"{observed.name or 'this job'} runs {how} than {than}: {cause}{'?' if evidence else ''}"
