@@ -29,7 +29,9 @@ from precision_time.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_FENCE = re.compile(r"^(?:<!-- (file|needs|no test|served|output): (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?:<!-- (file|needs|no test|served|output): (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)|src=\"(?!https?:)([^\"]+)\"")
 
 
@@ -74,13 +76,17 @@ def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                     run_command(line.removeprefix("$ "), where)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- served: " in page.read_text()], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "<!-- served: " in page.read_text()], ids=lambda page: page.name
+)
 def test_served_examples(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("starlette", reason="the server is not installed")
     from serving import served
 
     run = list(blocks(page))
-    if absent := [name for name in {"curl", *(b.value for b in run if b.tag == "served")} if shutil.which(name) is None]:
+    if absent := [
+        name for name in {"curl", *(b.value for b in run if b.tag == "served")} if shutil.which(name) is None
+    ]:
         pytest.skip(f"{absent[0]} is not installed")
     folder = tmp_path / "server"
     folder.mkdir()
@@ -93,7 +99,11 @@ def test_served_examples(page: Path, tmp_path: Path) -> None:
             elif block.tag == "served":
                 script = block.text.replace("http://localhost:8750", server.url).replace("localhost:8750", server.url)
                 done = subprocess.run(
-                    ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+                    ["bash", "-euo", "pipefail", "-c", script],
+                    cwd=tmp_path,
+                    capture_output=True,
+                    text=True,
+                    check=False,
                 )
                 assert done.returncode == 0, f"{where}: {done.stderr}{done.stdout}"
                 printed = done.stdout

@@ -41,7 +41,7 @@ export function usd(value) {
 }
 
 export function percent(share, digits = 0) {
-  return `${fixed(100 * share, digits)} %`;
+  return `${fixed(100 * share, digits)}\u00a0%`;
 }
 
 /** "+8 %" */
