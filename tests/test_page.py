@@ -19,6 +19,7 @@ pytest.importorskip("starlette", reason="the server is not installed")
 
 from browser import browsing, texts
 from precision_time import units
+from precision_time.cli.main import main
 from serving import served
 
 JOB = {"model": "resnet50", "gpu": "a100-80gb-sxm", "gpus": 8, "precision": "amp-bf16", "batch_size": 256}
@@ -64,8 +65,8 @@ def visit(address: str, browser: Any) -> Iterator[Open]:
 
 
 def _is_wrong(line: Any) -> bool:
-    """Chromium logs every reply of 4xx; these are what refused jobs are answered with."""
-    return line.type in ("error", "warning") and not re.search(r"status of 4\d\d", line.text)
+    """Chromium logs every reply of 4xx, with which refused jobs are answered, and requests that a test aborts."""
+    return line.type in ("error", "warning") and not re.search(r"status of 4\d\d|ERR_FAILED", line.text)
 
 
 def post(address: str, path: str, body: object) -> Any:
@@ -188,8 +189,8 @@ def test_comparison_of_precisions_and_gpus(visit: Open) -> None:
 @pytest.mark.slow
 def test_a_plan_names_what_to_launch_and_draws_its_front(visit: Open) -> None:
     page = visit("plan", **JOB, **{"run.epochs": 90})
-    field(page, "Deadline in hours").fill("12")
-    field(page, "Budget in US dollars").fill("300")
+    field(page, "Deadline (hours)").fill("12")
+    field(page, "Budget (US dollars)").fill("300")
     field(page, "Numbers of GPUs").fill("8,16")
     page.get_by_label("aws", exact=True).check()
     page.get_by_role("button", name="Plan", exact=True).click()
@@ -244,7 +245,17 @@ def test_an_outcome_is_recorded_and_seen(visit: Open) -> None:
     assert "130 ms" in listed
     page.get_by_role("link", name="Accuracy").click()
     page.locator(".board table").first.wait_for()
-    page.locator(".cluster h3").wait_for()
+    page.get_by_role("heading", name="Predictions of cluster recorded").wait_for()
+    charts = page.locator(".cluster .chart")
+    charts.locator("canvas").first.wait_for()
+    assert [re.sub(r"[\d.]+.%", "N %", chart.get_attribute("aria-label")) for chart in charts.all()] == [
+        "Mean error: N % after 1 outcomes",
+        "Share inside P10 to P90: N % after 1 outcomes",
+    ]
+    page.get_by_role("link", name="Predict", exact=True).click()
+    ready(page)
+    note = page.locator(".prediction .note").inner_text()
+    assert re.match(r"Step corrected by \+\d\.\d.% by 1 outcome of cluster recorded: 1 of this job", note)
 
 
 @pytest.mark.slow
@@ -324,6 +335,41 @@ def test_keys_alone_are_enough(visit: Open) -> None:
     spoken = page.locator("#spoken")
     page.locator("#spoken", has_text="Step ").wait_for(state="attached")
     assert "P10 to P90" in spoken.inner_text()
+
+
+@pytest.mark.slow
+def test_a_server_with_tokens_asks_for_one(browser: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add = ["serve", "token", "add", "page", "--role", "read", "--role", "predict", "--json"]
+    assert main([*add, "--tokens", str(tmp_path / "tokens.json")]) == 0
+    token = json.loads(capsys.readouterr().out)["token"]
+    context = browser.new_context()
+    page = context.new_page()
+    with served(tmp_path, "--workers", "1", "--quiet") as server:
+        page.goto(f"{server.url}/#/predict?{urlencode(RUN)}")
+        page.get_by_label("Token", exact=True).fill(token)
+        page.keyboard.press("Enter")
+        ready(page)
+        page.reload()
+        ready(page)
+        page.get_by_role("button", name="Keep this prediction").click()
+        page.get_by_role("link", name=re.compile(r"^[0-9a-f-]{20,}$")).click()
+        field(page, "Median step").fill("130 ms")
+        page.get_by_role("button", name="Record", exact=True).click()
+        page.locator(".outcome .problem", has_text="role").wait_for()
+        assert token not in page.content() + page.url
+    context.close()
+
+
+def test_a_server_that_is_gone_is_named_and_found_again(visit: Open) -> None:
+    page = visit(**RUN)
+    ready(page)
+    page.route("**/v1/predict", lambda route: route.abort())
+    field(page, "GPUs").fill("16")
+    page.locator(".problem", has_text="The server does not answer").wait_for()
+    page.unroute("**/v1/predict")
+    field(page, "GPUs").fill("4")
+    page.locator(".headline", has_text="4 x a100-80gb-sxm").wait_for()
+    assert page.locator(".problem", has_text="The server").count() == 0
 
 
 VIEWS = {

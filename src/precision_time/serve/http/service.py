@@ -123,6 +123,8 @@ class Service:
 
     async def _answer(self, ask: str, question: dict[str, Any]) -> dict[str, Any]:
         """The answer of a worker; the same question, asked at once by many, is answered once."""
+        if "graph" in question:  # large, and its digest is only checked by the worker
+            return await self.pool.ask(ask, question)
         key = json.dumps([ask, question], sort_keys=True).encode()
         asked = self._asked.get(key)
         if asked is None:

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { drawShares } from "./charts.js";
 import { h, put, table, wide } from "./dom.js";
 import { title } from "./job.js";
-import { humanCount, humanSeconds, moment, percent } from "./units.js";
+import { fixed, humanSeconds, moment, percent } from "./units.js";
 
 const WINDOW = 30;
 /** Outcomes over which error and coverage are averaged. */
@@ -64,7 +64,7 @@ function showAccuracy(root, found, page) {
   const last = Math.min(WINDOW, points.length);
   put(root, heading,
     h("div", { class: "cards" },
-      card("Outcomes", humanCount(points.length)),
+      card("Outcomes", fixed(points.length, 0)),
       card("Mean error", percent(errors.at(-1), 1), `of the last ${last}; without correction ${percent(before.at(-1), 1)}`),
       card("Inside P10 to P90", percent(inside.at(-1)), `of the last ${last}; meant: ${percent(TARGET)}`)),
     h("div", { class: "pair" },
@@ -97,11 +97,18 @@ function signed(error) {
 }
 
 function showAnomalies(root, found, page) {
-  const list = found.anomalies ?? [];
+  const list = Array.isArray(found) ? found : found.anomalies ?? [];
   put(root, h("h3", {}, "Anomalies"),
     list.length
-      ? h("ul", { class: "anomalies" }, list.map((each) => h("li", {}, h("a", { href: page.jobLink(each.prediction ?? "") }, each.job ? title(each.job) : each.prediction ?? "job"), ": ", each.sentence ?? each.reason ?? each.detail ?? "")))
+      ? h("ul", { class: "far-off" }, list.map((each) => anomaly(each, page)))
       : h("p", { class: "soft" }, "No outcome is far from those of the same kind."));
+}
+
+/** What is far off, the further evidence, and the job. */
+function anomaly({ sentence, evidence = [], at, prediction }, page) {
+  const others = evidence.slice(1).join("; ");
+  return h("li", {}, h("strong", {}, sentence), others ? ` Also: ${others}.` : "", " ",
+    h("a", { href: page.jobLink(prediction) }, at ? `Recorded on ${moment(at)}` : "The job"));
 }
 
 function showBoard(root, board) {
@@ -111,11 +118,16 @@ function showBoard(root, board) {
     h("div", { class: "tables" }, tables.map((each) => h("div", {}, h("h4", {}, each.title), wide(each.title, boardTable(each))))));
 }
 
+/** "10.0%" -> "10.0 %", as everywhere on the page. */
+function spaced(text) {
+  return text.replace(/^([\d.]+)%$/, "$1 %");
+}
+
 /** A table of the board, with a bar for each mean error. */
 function boardTable({ title: name, heads, rows }) {
   const at = heads.indexOf("mean error");
   const most = Math.max(...rows.map((row) => parseFloat(row[at]) || 0));
   const shown = heads.map((head, place) => (place === 0 ? { text: head, left: true } : head));
   const bar = (text) => h("span", { class: "with-bar" }, h("i", { class: "small-bar", css: { width: `${(3.5 * (parseFloat(text) || 0)) / most}em` } }), text);
-  return table(name, shown, rows.map((row) => row.map((cell, place) => (place === at ? bar(cell) : cell))));
+  return table(name, shown, rows.map((row) => row.map((cell, place) => (place === at ? bar(spaced(cell)) : spaced(cell)))));
 }

@@ -17,7 +17,7 @@ export function stackedBar({ name, parts, low, high, capacity = 0, bytes = false
   return h("figure", { class: "stack" },
     h("figcaption", {}, name),
     h("div", { class: "bar", role: "img", "aria-label": `${name}: ${spoken}` }, pieces(there, most), whisker(low, high, most),
-      capacity ? h("i", { class: "limit", css: { left: percent(capacity / most, 3).replace(" ", "") } }) : null),
+      capacity ? h("i", { class: "limit", css: { left: `${((100 * capacity) / most).toFixed(3)}%` } }) : null),
     axis(most / scale, unit),
     h("table", { class: "legend" },
       h("caption", { class: "hidden" }, name),

@@ -8,8 +8,8 @@ import { fixed, humanBytes, humanCount, humanSeconds, interval, percent, seconds
 import words from "./words.js";
 
 const FIELDS = {
-  deadline_hours: { label: "Deadline in hours", placeholder: "none" },
-  budget_usd: { label: "Budget in US dollars", placeholder: "none" },
+  deadline_hours: { label: "Deadline (hours)", placeholder: "none" },
+  budget_usd: { label: "Budget (US dollars)", placeholder: "none" },
   confidence: { label: "Probability", placeholder: "0.9" },
   gpus: { label: "Numbers of GPUs", placeholder: "1..64" },
   global_batch_size: { label: "Global batch", placeholder: "as in the job" },
@@ -35,7 +35,7 @@ export class PlanView {
     root.append(
       h("form", { class: "panel choices", "aria-label": "Goal", on: { submit: (event) => { event.preventDefault(); this.plan(); } } },
         h("div", { class: "fields" }, Object.keys(FIELDS).map((name) => this.field(name)),
-          h("div", { class: "field" }, h("label", { for: objective }, "Least"), this.objective)),
+          h("div", { class: "field" }, h("label", { for: objective }, "Minimise"), this.objective)),
         this.providers.element, this.precisions.element,
         h("div", { class: "row" }, this.button, h("small", { class: "soft" }, "No provider: all. No precision: that of the job."))),
       this.result);

@@ -4,10 +4,13 @@ import { ask, latest } from "./api.js";
 import { stackedBar } from "./bars.js";
 import { h, newId, put, speak, wide } from "./dom.js";
 import { title } from "./job.js";
-import { bytesInterval, change, energyInterval, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
+import { bytesInterval, change, energyInterval, fixed, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
 import words from "./words.js";
 
 const request = latest();
+const SHARED = ["job", "model", "family", "precision", "gpu"];
+const SHARED_WORDS = { gpu: "GPU", family: "model family" };
+/** What outcomes that correct a prediction have in common with it, the most telling first. */
 
 /** The view in `root`. `page` has `cluster()`, `showProblem(problem)`, `clearProblem()` and `openJob(id)`. */
 export class PredictView {
@@ -97,14 +100,10 @@ function rented(rental) {
 
 function corrected(correction) {
   if (!correction) return null;
-  const by = correction.ratio ?? correction.factor;
-  const count = correction.outcomes ?? correction.count;
-  const parts = [
-    Number.isFinite(by) ? `Step corrected by ${change(by)}` : "Corrected",
-    Number.isFinite(count) ? ` by ${humanCount(count)} outcomes of this cluster` : " by outcomes of this cluster",
-    ".",
-  ];
-  return h("p", { class: "note" }, parts.join(""));
+  const { outcomes, factor, cluster, sharing } = correction;
+  const shared = SHARED.filter((name) => sharing[name]).map((name) => `${fixed(sharing[name], 0)} of this ${SHARED_WORDS[name] ?? name}`);
+  const count = outcomes === 1 ? "1 outcome" : `${fixed(outcomes, 0)} outcomes`;
+  return h("p", { class: "note" }, `Step corrected by ${change(factor)} by ${count} of cluster ${cluster}${shared.length ? `: ${shared.join(", ")}` : ""}.`);
 }
 
 function stepBar(estimate) {

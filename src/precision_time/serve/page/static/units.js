@@ -41,12 +41,12 @@ export function usd(value) {
 }
 
 export function percent(share, digits = 0) {
-  return `${fixed(100 * share, digits)} %`;
+  return `${fixed(100 * share, digits)}\u00a0%`;
 }
 
 /** "+8 %" */
 export function change(ratio) {
-  return `${ratio >= 1 ? "+" : "−"}${percent(Math.abs(ratio - 1))}`;
+  return `${ratio >= 1 ? "+" : "−"}${percent(Math.abs(ratio - 1), 1)}`;
 }
 
 /** P50 with its unit, and P10 and P90 in the same unit: {middle: "126 ms", ends: "102 to 155 ms"}. */
