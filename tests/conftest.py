@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small kernels on busy cores
 
 import pytest
 from hypothesis import settings
+
+from postgresql_server import Server, running
 
 # A shell starts what it runs in the background, or under nohup, with these ignored, and children inherit that.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -26,6 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "idle_machine" in getattr(item, "fixturenames", ()):
             item.add_marker("idle")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL server for tests that only use it; skips them where there is none."""
+    with running(fsync=False) as server:
+        yield server
 
 
 @pytest.fixture

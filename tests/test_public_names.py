@@ -13,7 +13,7 @@ from precision_time.job.run import RUN_FIELDS, Run
 
 
 def test_public_names() -> None:
-    names = ["Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
+    names = ["Client", "Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
     assert precision_time.__all__ == names
     assert dir(precision_time) == sorted(names), "what completion in an interpreter offers"
     assert all(hasattr(precision_time, name) for name in names)

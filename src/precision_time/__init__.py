@@ -8,15 +8,17 @@ from precision_time.errors import PrecisionTimeError
 
 if TYPE_CHECKING:
     from precision_time.api import predict_time
+    from precision_time.client import Client
     from precision_time.comparison import compare
     from precision_time.estimate.estimate import Estimate
     from precision_time.job.job import Job
     from precision_time.prediction import predict
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
+__all__ = ["Client", "Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
 
 _MODULES = {
+    "Client": "client",
     "Estimate": "estimate.estimate",
     "Job": "job.job",
     "compare": "comparison",

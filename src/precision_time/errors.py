@@ -13,6 +13,7 @@
     ├── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run
     ├── ServeError          a server cannot be started or reached, or refused a request
     │   └── StoreError        the database of predictions and outcomes cannot be reached, read or written
+    │       └── UnknownPredictionError  an outcome names a prediction that is not kept there
     └── InternalError       an estimate contradicts itself: a defect of this package, with the job to report
 
 Every message is one sentence: the value given, the valid values, and the fix.
@@ -71,11 +72,20 @@ class IngestError(PrecisionTimeError):
 
 
 class ServeError(PrecisionTimeError):
-    """A server cannot be started or reached, or it refused a request."""
+    """A server cannot be started or reached, or it refused a request.
+
+    `http_status`: where a server refused a request; None: there was no answer.
+    """
+
+    http_status: int | None = None
 
 
 class StoreError(ServeError):
     """The database of predictions and outcomes cannot be reached, read or written."""
+
+
+class UnknownPredictionError(StoreError):
+    """An outcome names a prediction that is not kept in this database; the database itself works."""
 
 
 class PlanError(PrecisionTimeError):

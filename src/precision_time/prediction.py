@@ -17,6 +17,7 @@ from precision_time.estimate.correction import Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.goodput import Goodput, Stepping, goodput
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.learned import Learned
 from precision_time.estimate.memory import Memory
 from precision_time.estimate.step_memory import step_memory
 from precision_time.estimate.verified import verified
@@ -44,14 +45,17 @@ def predict(
     catalog: Catalog | None = None,
     constants: StepConstants | None = None,
     anchoring: Anchoring = USUAL,
+    learned: Learned | None = None,
 ) -> Estimate:
     """Time, memory and cost of a job, with intervals, corrected by measured jobs of the model's family.
 
+    `learned`: a correction by outcomes of other jobs on the cluster, on top (`serve.learning`); of a schedule, of every
+    part.
     With other `constants` than those that ship no published row corrects. Raises a `PrecisionTimeError` for a job that
     cannot be (unknown model, missing peak ...); a job that does not fit in memory is estimated all the same and says
     so.
     """
-    return _predict(job, catalog, constants, anchoring, 0.0)
+    return _predict(job, catalog, constants, anchoring, 0.0, learned)
 
 
 def predict_if_fits(job: Job, least_fit: float) -> Estimate | Memory:
@@ -74,12 +78,17 @@ class _TooLargeError(Exception):
 
 
 def _predict(
-    job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring, least_fit: float
+    job: Job,
+    catalog: Catalog | None,
+    constants: StepConstants | None,
+    anchoring: Anchoring,
+    least_fit: float,
+    learned: Learned | None = None,
 ) -> Estimate:
     with WithoutCollection():
         if job.schedule:
-            return _scheduled(job, catalog, constants, anchoring, least_fit)
-        return _predict_one(job, job.precision_spec, catalog, constants, anchoring, least_fit)
+            return _scheduled(job, catalog, constants, anchoring, least_fit, learned)
+        return _predict_one(job, job.precision_spec, catalog, constants, anchoring, least_fit, learned)
 
 
 def _predict_one(
@@ -89,6 +98,7 @@ def _predict_one(
     constants: StepConstants | None,
     anchoring: Anchoring,
     least_fit: float,
+    learned: Learned | None,
 ) -> Estimate:
     # 1. The device, its node and the fabric between ranks: first, because a wrong name fails here at once.
     known = catalog or catalog_of(job)
@@ -113,11 +123,11 @@ def _predict_one(
         correction = correction.lowered(min(limit, 1.0))  # TF32 is allowed, not ordered
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
-    # 9. The estimate: intervals, breakdown, memory, run.
+    # 9. The estimate, corrected by outcomes of the cluster where there are any: intervals, breakdown, memory, run.
     hosted = run.timed.offload.notes(job.offload, cluster.node.host_memory_bytes) if job.offload else ()
     notes = (*assumptions(job, run.step, cluster.gpu), *hosted, *filled, *unused)
     events = partial(_trace, run.step.graph.modules, job)
-    return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
+    return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events, learned))
 
 
 def _trace(modules: tuple[str, ...], job: Job, timed: TimedProgram, factors: Factors) -> dict[str, Any]:
@@ -190,13 +200,19 @@ def _uncorrected(
 
 
 def _scheduled(
-    job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring, least_fit: float
+    job: Job,
+    catalog: Catalog | None,
+    constants: StepConstants | None,
+    anchoring: Anchoring,
+    least_fit: float,
+    learned: Learned | None,
 ) -> Estimate:
     """A run whose precision changes: the last precision's step, the sum of all parts as the run, and the memory of the
     part that needs most."""
     parts = job.schedule
     estimates = [
-        _predict_one(job, parse_precision(p.precision), catalog, constants, anchoring, least_fit) for p in parts
+        _predict_one(job, parse_precision(p.precision), catalog, constants, anchoring, least_fit, learned)
+        for p in parts
     ]
     memory = max((estimate.memory for estimate in estimates), key=lambda memory: memory.peak_bytes)
     last = estimates[-1]

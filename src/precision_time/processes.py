@@ -134,6 +134,17 @@ def _each_in_worker(work: Callable[[Argument], Result], items: Sequence[Argument
     return _each(work, items)
 
 
+def module_command(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The command that `start_module` starts, and its environment."""
+    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **(environment or {})}
+    alone = ["-P"] if sys.version_info >= (3, 11) else []  # else a random.py of the current folder would be imported
+    command = [sys.executable, *alone, "-m", "precision_time.child", str(os.getpid()), module, *arguments]
+    return command, variables
+
+
 def start_module(
     module: str, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
@@ -143,10 +154,7 @@ def start_module(
     leaves Ctrl-C to it. It imports no files of its current folder. `environment` is added to that of this process,
     `options` are those of `subprocess.Popen`.
     """
-    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **(environment or {})}
-    alone = ["-P"] if sys.version_info >= (3, 11) else []  # else a random.py of the current folder would be imported
-    command = [sys.executable, *alone, "-m", "precision_time.child", str(os.getpid()), module, *arguments]
+    command, variables = module_command(module, *arguments, environment=environment)
     return subprocess.Popen(command, env=variables, **options)
 
 

@@ -1,6 +1,7 @@
 """From a job's words to the traced step: find the model, take its shipped graph or trace it, add the tail.
 
-The model word is a zoo name, `torchvision:NAME`, `timm:NAME`, `hf:path/to/config.json` or `path/to/file.py:function`.
+The model word is a zoo name, `torchvision:NAME`, `timm:NAME`, `hf:path/to/config.json`, `path/to/file.py:function` or
+`graph:DIGEST` (`posted_graph`).
 A zoo name at its own shape needs no torch; everything else is traced here and now.
 """
 
@@ -20,11 +21,12 @@ from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
 from precision_time.capture.layers import layered
 from precision_time.capture.lengths import settle_lengths
+from precision_time.capture.posted_graph import posted_step
 from precision_time.capture.regimes import FUSING, channels_last, compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import as_evaluation, trace_entry, with_few_layers
 from precision_time.errors import CaptureError, JobError, nearest
-from precision_time.job.code import is_code
+from precision_time.job.code import POSTED, is_code
 from precision_time.job.job import Job
 from precision_time.job.lora import Lora
 from precision_time.job.precision import Precision
@@ -108,6 +110,21 @@ def capture_model(
             sizes=own.sizes,
             length_spread=settle_lengths(job.input)[1],
             implementation=job.optimizer_impl or own.optimizer_impl or usual,
+            clip_norm=job.clip_norm or None,
+        )
+    if job.model.startswith(POSTED):
+        found, graph = posted_step(job, precision, device_type)
+        return CapturedModel(
+            model=job.model,
+            graph=graph,
+            precision=precision,
+            optimizer=job.optimizer or found.optimizer,
+            batch_size=found.batch_size,
+            dataset=None,
+            family="own",
+            sizes=found.sizes,
+            length_spread=found.length_spread,
+            implementation=job.optimizer_impl or found.implementation or usual,
             clip_norm=job.clip_norm or None,
         )
     model = resolve(job)

@@ -18,11 +18,12 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from precision_time.capture import symbolic
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import OPTIMIZERS
@@ -54,8 +55,16 @@ class UserModelStep:
 
 
 def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -> UserModelStep:
+    """The user's model in a precision."""
+    traced = traced_user_model(job, precision, device_type)
+    graph = symbolic.rename_dtypes(traced.graph, dtype_renames(precision))
+    graph = transform(graph, precision, job.execution, device_type)
+    return replace(traced, graph=graph, optimizer=job.optimizer or traced.optimizer)
+
+
+def traced_user_model(job: Job, precision: Precision, device_type: str = "cuda") -> UserModelStep:
+    """The user's model as traced in the regime of a precision, with the optimizer that its function returned."""
     require_torch(job.model)
-    from precision_time.capture import symbolic
     from precision_time.capture.step import Regime, capture
 
     check_code(job.code, job.model)
@@ -77,8 +86,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
             channels_last=channels_last(job.memory_format, precision),
         )
         name, implementation = optimizer_of(outcome["optimizer"], device_type)
-    graph = transform(symbolic.rename_dtypes(graph, dtype_renames(precision)), precision, job.execution, device_type)
-    return UserModelStep(job.model, graph, job.optimizer or name, implementation, outcome["batch"], dict(job.input))
+    return UserModelStep(job.model, graph, name, implementation, outcome["batch"], dict(job.input))
 
 
 def user_model_workload(job: Job) -> tuple[Workload, str, str | None]:

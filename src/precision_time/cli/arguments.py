@@ -12,6 +12,7 @@ from precision_time.cli.job_arguments import (
     add_job_flags,
     add_job_sources,
     add_quantile_flag,
+    add_server_flag,
     add_workers_flags,
 )
 from precision_time.cli.measuring_arguments import (
@@ -23,6 +24,8 @@ from precision_time.cli.measuring_arguments import (
     add_train,
     add_verify,
 )
+from precision_time.cli.recording_arguments import add_record, add_store
+from precision_time.cli.serving_arguments import add_serve
 
 PREDICTORS = ("simulator", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
 """As in predictors/registry.py, which is not imported for a list of names."""
@@ -30,13 +33,14 @@ DEFAULT_PRECISIONS = "torch-fp32,tf32,amp-fp16,amp-bf16"
 FILE_FLAGS = frozenset(
     """
     source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
-    empty_cache state file
+    empty_cache state file tokens database slurm
     """.split()
 )
 """Flags and arguments whose value is a file or folder, for completion."""
 _ALLOW_CODE = frozenset(
     """
     predict compare plan layouts walltime slurm kubernetes evaluate stagger search calibrate measure verify train
+    capture record
     """.split()
 )
 """Commands that read jobs from files."""
@@ -60,6 +64,7 @@ def _predict(parser: Parser, complete: bool) -> None:
     )
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
     add_quantile_flag(parser)
+    add_server_flag(parser)
     add_job_flags(parser, complete)
     add_job_sources(parser)
 
@@ -76,6 +81,7 @@ def _compare(parser: Parser, complete: bool) -> None:
     add_quantile_flag(parser)
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
     add_workers_flags(parser)
+    add_server_flag(parser)
     add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
     add_job_sources(parser)
 
@@ -120,6 +126,7 @@ def _plan(parser: Parser, complete: bool) -> None:
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
     add_quantile_flag(parser, "instead of P90 ")
     _add_search_flags(parser)
+    add_server_flag(parser)
     chosen = ("gpu", "gpus", "precision", "layout", "node", "nodes", "system", "price", "price_per_gpu_hour")
     add_job_flags(parser, complete, (), chosen)
     add_job_sources(parser, cluster=False)
@@ -150,6 +157,7 @@ def _walltime(parser: Parser, complete: bool) -> None:
         choices=formats if complete else None,
         help=f"whose clock: {', '.join(formats)} (default seconds)",
     )
+    add_server_flag(parser)
     add_job_flags(parser, complete)
     add_job_sources(parser)
 
@@ -260,6 +268,13 @@ def _skeleton(parser: Parser, complete: bool) -> None:
     parser.add_argument("file", metavar="SCRIPT.py", help="the training script; it is read, not run")
 
 
+def _capture(parser: Parser, complete: bool) -> None:
+    parser.add_argument("source", nargs="?", metavar="FILE.py:FUNCTION", help="the model, or a job file that names it")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file to write: .json")
+    kept = ("model", "input", "precision", "batch_size", "memory_format", "attention")
+    add_job_flags(parser, complete, ("precision",), tuple(flag.field for flag in FLAGS if flag.field not in kept))
+
+
 def _zoo(parser: Parser, complete: bool) -> None:
     parser.add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
 
@@ -297,7 +312,11 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "train": add_train,
     "reproduce": add_reproduce,
     "fit": add_fit,
+    "capture": _capture,
     "skeleton": _skeleton,
+    "record": add_record,
+    "store": add_store,
+    "serve": add_serve,
     "zoo": _zoo,
     "gpus": _gpus,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.arguments import DEFAULT_PRECISIONS
 from precision_time.cli.flags import AXES
@@ -13,6 +13,9 @@ from precision_time.cli.parser import UsageError, build_parser
 from precision_time.cli.streams import note
 from precision_time.job import Job
 from precision_time.reading import to_json
+
+if TYPE_CHECKING:
+    from precision_time.estimate.estimate import Estimate
 
 _CHOSEN = ("gpu", "gpus", "precision", "layout")
 """Flags of `plan` that give several values to choose among, not fields of the job."""
@@ -25,6 +28,10 @@ def predict(options: Namespace) -> str:
     check_outputs(options, [job])
     if options.plot:
         _check_picture(options.plot)
+    if options.server is not None:
+        from precision_time.cli.remote import predict as ask
+
+        return _shown(options, ask(options, job))
     if options.predictor != "simulator":
         return _by_predictor(options, job)
     from precision_time.prediction import predict as predict_job
@@ -34,13 +41,18 @@ def predict(options: Namespace) -> str:
         from precision_time.largest_batch import with_largest_batch
 
         estimate = with_largest_batch(estimate)
-    if options.quantile is not None:
-        estimate = estimate.with_quantile(options.quantile)
     if options.trace:
         from precision_time.report.write import write_whole
 
         write_whole(options.trace, _json(estimate.trace_events(), indent=None))
         note(f"trace written to {options.trace} (open it in ui.perfetto.dev)")
+    return _shown(options, estimate)
+
+
+def _shown(options: Namespace, estimate: Estimate) -> str:
+    """An estimate with the quantile and the picture that the flags ask for."""
+    if options.quantile is not None:
+        estimate = estimate.with_quantile(options.quantile)
     if options.plot:
         estimate.plot(options.plot)
         note(f"picture written to {options.plot}")
@@ -92,6 +104,11 @@ def compare(options: Namespace) -> str:
     ]
     if options.largest_batch and "batch_size" in axes:
         raise UsageError("--largest-batch finds batch_size, and --batch-size gives it; leave one of them out")
+    if options.server is not None:
+        from precision_time.cli.remote import compare as ask
+
+        comparison = ask(options, bases, axes)
+        return _json(comparison.to_dict()) if options.json else str(comparison)
     jobs = crossed(bases, axes)
     check_outputs(options, bases)
     comparison = compared(options, jobs)
@@ -109,7 +126,12 @@ def plan(options: Namespace) -> str:
     chosen = [name for name in _CHOSEN if getattr(options, name) is not None]
     job = job_of(options.source, flags, options.imported, options.allow_code, chosen)
     check_outputs(options, [job])
-    content, text = run(options, job)
+    if options.server is not None:
+        from precision_time.cli.remote import plan as ask
+
+        content, text = ask(options, job)
+    else:
+        content, text = run(options, job)
     return _json(content) if options.json else text
 
 
@@ -121,9 +143,10 @@ def layouts(options: Namespace) -> str:
 
 
 def walltime(options: Namespace) -> str:
-    from precision_time.cli.planning import walltime as run
+    from precision_time.cli.planning import walltime as here
+    from precision_time.cli.remote import walltime as there
 
-    content, text = run(options, one_job(options))
+    content, text = (here if options.server is None else there)(options, one_job(options))
     return _json(content) if options.json else text
 
 
@@ -226,11 +249,39 @@ def fit(options: Namespace) -> str:
     return _json({"report": text}) if options.json else text
 
 
+def capture(options: Namespace) -> str:
+    from precision_time.cli.capturing import capture as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
+
+
 def skeleton(options: Namespace) -> str:
     from precision_time.capture.skeleton import skeleton as run
 
     text = run(options.file)
     return _json({"text": text}) if options.json else text.rstrip("\n")
+
+
+def record(options: Namespace) -> str:
+    from precision_time.cli.recording import record as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
+
+
+def store(options: Namespace) -> str:
+    from precision_time.cli.recording import store as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
+
+
+def serve(options: Namespace) -> str:
+    from precision_time.cli.serving import serve as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
 
 
 def zoo(options: Namespace) -> str:

@@ -21,14 +21,27 @@ if TYPE_CHECKING:
 
 def compared(options: Namespace, jobs: Sequence[Job]) -> Comparison:
     """The rows that the flags ask for, in their order; writes the picture where one is asked for."""
-    from precision_time.comparison import SORTS, compare
+    from precision_time.comparison import compare
 
-    count, sort = _best(options.best), options.sort
-    if sort is not None and sort not in SORTS:
-        raise UsageError(f"flag --sort is {show(sort)}; nearest: {nearest(sort, SORTS)}")
+    check_order(options)
     jobs, prepare = _batches(options, _priced(jobs))
     with workers_of(options) as workers, Progress("jobs") as progress:
         comparison = compare(jobs, progress=progress, prepare=prepare, workers=workers)
+    return arranged(options, comparison)
+
+
+def check_order(options: Namespace) -> None:
+    """Raise `UsageError` for flags of the order of rows that are wrong."""
+    from precision_time.comparison import SORTS
+
+    _best(options.best)
+    if options.sort is not None and options.sort not in SORTS:
+        raise UsageError(f"flag --sort is {show(options.sort)}; nearest: {nearest(options.sort, SORTS)}")
+
+
+def arranged(options: Namespace, comparison: Comparison) -> Comparison:
+    """The comparison with the order, quantile and picture that the flags ask for."""
+    count, sort = _best(options.best), options.sort
     if comparison.baseline is None:
         raise UsageError(comparison.rows[0].error or "nothing to compare")
     if options.quantile is not None:

@@ -80,3 +80,12 @@ def add_quantile_flag(parser: Parser, beside: str = "") -> None:
 def add_workers_flags(parser: Parser) -> None:
     parser.add_argument("--workers", metavar="N", help="processes (default: as many as are worth starting)")
     parser.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster: tcp://host:8786")
+
+
+def add_server_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help="ask a server (precision-time serve) instead of predicting here; its token is $PRECISION_TIME_TOKEN",
+    )
+    parser.add_argument("--cluster-name", metavar="NAME", help="with --server: whose outcomes correct the prediction")

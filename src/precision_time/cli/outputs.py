@@ -13,7 +13,7 @@ from precision_time.report.write import check_file, check_folder
 
 _FILES = ("trace", "plot", "html", "csv", "save", "state")
 _FOLDERS = ("folder",)
-_FILE_OF = frozenset({"calibrate"})
+_FILE_OF = frozenset({"calibrate", "capture"})
 """Commands whose --output is a file; of the others it is a folder."""
 _INPUTS = (
     "source", "jobs", "table", "device", "imported", "cluster", "model", "anchor", "anchors", "data", "storage",

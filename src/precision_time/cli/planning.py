@@ -53,6 +53,11 @@ def space_of(options: Namespace) -> Space:
     """The space that the flags give."""
     from precision_time.plan import Space
 
+    return Space(**space_fields(options))
+
+
+def space_fields(options: Namespace) -> dict[str, Any]:
+    """The fields of the space that flags give."""
     given: dict[str, Any] = {
         "providers": _joined(options.provider),
         "gpu": _joined(options.gpu),
@@ -66,7 +71,7 @@ def space_of(options: Namespace) -> Space:
         "pue": options.pue,
         "grid": options.grid,
     }
-    return Space(**{name: value for name, value in given.items() if value is not None})
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _joined(texts: list[str] | None) -> str | None:
@@ -111,7 +116,7 @@ def limits(options: Namespace, kind: str, job: Job) -> tuple[dict[str, Any], str
 
 
 def walltime(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
-    """For JSON, and the lines to paste."""
+    """For JSON, and the lines to paste; predicted here."""
     from precision_time.plan.walltime import time_limit
     from precision_time.prediction import predict
 

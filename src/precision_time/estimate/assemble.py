@@ -17,6 +17,7 @@ from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.goodput import RunFacts, goodput
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.learned import Learned
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import CPU_PROCESS_BYTES, Memory, memory_parameters
 from precision_time.estimate.run_parts import run_parts
@@ -90,6 +91,7 @@ class Supplements:
 
     notes       sentences about defaults and about what is not modelled
     correction  by measured jobs
+    learned     by outcomes of the cluster's jobs, on top of it
     rental      the price of the cluster, where the job names a provider
     loader      data loading beside training
     events      the trace of a program with its times multiplied, in the Chrome format
@@ -100,14 +102,18 @@ class Supplements:
     rental: Rental | None = None
     loader: Loader | None = None
     events: Callable[[TimedProgram, Factors], dict[str, Any]] = lambda timed, factors: {}
+    learned: Learned | None = None
 
 
 def assemble(
     job: Job, simulated: SimulatedStep, memory: Memory, cluster: Cluster, supplements: Supplements = Supplements()
 ) -> Estimate:
     """The estimate of a job whose precision does not change during the run. `simulated`: without the correction."""
-    correction, rental = supplements.correction, supplements.rental
+    correction, rental, learned = supplements.correction, supplements.rental, supplements.learned
     step, timed, timeline = simulated.step, simulated.timed, simulated.scaled(correction.factors)
+    factors, anchored_s = correction.factors, timeline.step_s
+    if learned is not None:
+        timeline, factors = timeline.times(learned.factor), factors.times(learned.factor)
     per_kind = timed.calls_per_kind
     floor_s = float((per_kind * timed.floor_s).sum())
     uncorrected_s = simulated.timeline.step_s
@@ -118,13 +124,18 @@ def assemble(
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
     terms = spread_terms(timed, simulated.timeline, cluster.gpu.arch)
     spread = correction.narrowed(_spread(terms, job, cluster, step.family))
-    train = Interval.around(train_s, spread, floor_s)
+    if learned is None:
+        train = Interval.around(train_s, spread, floor_s)
+    else:
+        train = learned.around(train_s, learned.narrowed(spread), floor_s)
     times = run_times(job, step, train, supplements.loader, floor_s)
     loading, seconds = times.loading, times.step.p50
-    whole = goodput(run_facts(job, simulated, cluster), times.stepping) if times.stepping else None
+    slower = learned.factor if learned else 1.0
+    whole = goodput(run_facts(job, simulated, cluster, slower), times.stepping) if times.stepping else None
     run = whole.wall.interval if whole else None
     breakdown["loader_stall"] = loading.stall_s if loading else 0.0
-    sources = _sources(timed, per_kind, timeline, correction)
+    explained = 1.0 - (1.0 - correction.informed) * (1.0 - (learned.informed if learned else 0.0))
+    sources = _sources(timed, per_kind, timeline, factors, explained)
     price = job.run.price_per_gpu_hour
     usd_per_hour = cluster.gpus * price if price is not None else rental.usd_per_hour if rental else None
     busy = (train_s - breakdown["host_gaps"]) / times.mean_step_s
@@ -161,8 +172,9 @@ def assemble(
             assumptions=supplements.notes,
             anchors=replace(correction, uncorrected_s=uncorrected_s) if correction.count else correction,
             loading=loading,
-            events=_drawn(partial(supplements.events, timed, correction.factors), train_s, loading),
+            events=_drawn(partial(supplements.events, timed, factors), train_s, loading),
             rental=rental if price is None else None,
+            learned=replace(learned, uncorrected_s=anchored_s) if learned else None,
         )
     )
 
@@ -257,9 +269,11 @@ def _above(floor_s: float, terms: dict[str, float]) -> dict[str, float]:
     return {term: seconds * raised for term, seconds in terms.items()}
 
 
-def _sources(timed: TimedProgram, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
-    """Shares of the step by source; the share that anchors explain counts as measured."""
-    by_source = per_kind @ timed.source_s * correction.factors.kernels
+def _sources(
+    timed: TimedProgram, per_kind: Any, timeline: Timeline, factors: Factors, informed: float
+) -> dict[str, float]:
+    """Shares of the step by source; `informed`, the share that measured jobs explain, counts as measured."""
+    by_source = per_kind @ timed.source_s * factors.kernels
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[timed.host_source] += timeline.host_gap_s
     seconds[timed.communication_source] += timeline.communication_exposed_s
@@ -268,8 +282,8 @@ def _sources(timed: TimedProgram, per_kind: Any, timeline: Timeline, correction:
     if timeline.bubble_s and kernels:  # a bubble is time of other stages, with the same sources
         seconds = {name: value * (1.0 + timeline.bubble_s / kernels) for name, value in seconds.items()}
     whole = sum(seconds.values()) or 1.0
-    shares = {name: value / whole * (1.0 - correction.informed) for name, value in seconds.items()}
-    shares["measured"] += correction.informed
+    shares = {name: value / whole * (1.0 - informed) for name, value in seconds.items()}
+    shares["measured"] += informed
     return shares
 
 
@@ -306,9 +320,10 @@ def _unit(step: TrainingStep) -> str:
     return "samples"
 
 
-def run_facts(job: Job, simulated: SimulatedStep, cluster: Cluster) -> RunFacts:
-    """What the run around the steps depends on."""
+def run_facts(job: Job, simulated: SimulatedStep, cluster: Cluster, slower: float = 1.0) -> RunFacts:
+    """What the run around the steps depends on; `slower`: a factor on the forward passes of evaluations."""
     step, samples, fitted = simulated.step, job.run.evaluation_samples, run_parts()
+    forward_s = evaluation_forward_seconds(simulated, job, samples) * slower if samples else None
     return RunFacts(
         run=job.run,
         model=step.model,
@@ -316,7 +331,7 @@ def run_facts(job: Job, simulated: SimulatedStep, cluster: Cluster) -> RunFacts:
         gpus=cluster.gpus,
         start_up=fitted.start_up,
         evaluation=fitted.evaluation_of(step.family),
-        evaluation_forward_s=evaluation_forward_seconds(simulated, job, samples) if samples else None,
+        evaluation_forward_s=forward_s,
         checkpoint=checkpoint_of(job, step, cluster),
         scales_loss=step.precision.loss_scaling and job.loss_scale == "dynamic",
         compiles=job.execution == "compile",

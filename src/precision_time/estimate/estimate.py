@@ -12,6 +12,7 @@ from precision_time.errors import DataError
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.goodput import Goodput
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.learned import Learned
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import Memory
 from precision_time.estimate.quantile import AtQuantile, at_quantile, probability_of
@@ -42,6 +43,7 @@ class Estimate:
     goodput            the parts of the run around its steps, and the distribution of its time; None without a length
     utilisation        tokens per second, model FLOP/s of a GPU, MFU and HFU
     rental             the cloud instances whose list price the cost is of; None without a named price
+    learned            what outcomes of the cluster's jobs changed; None: nothing
     quantile           a probability whose quantile text, JSON and pictures show beside P10, P50 and P90; None: no other
     """
 
@@ -72,6 +74,7 @@ class Estimate:
     goodput: Goodput | None = None
     utilisation: Utilisation | None = None
     rental: Rental | None = None
+    learned: Learned | None = None
     quantile: float | None = None
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
@@ -148,6 +151,7 @@ class Estimate:
             "utilisation": self.utilisation.to_dict() if self.utilisation else None,
             "memory": self.memory.to_dict(),
             **({"rental": self.rental.to_dict()} if self.rental else {}),
+            **({"learned": self.learned.to_dict()} if self.learned else {}),
             **({"quantile": self.at_quantile(self.quantile).to_dict()} if self.quantile is not None else {}),
         }
 
@@ -164,6 +168,7 @@ class Estimate:
             whole = Goodput.from_dict(given["goodput"]) if given.get("goodput") else None
             achieved = Utilisation(**given["utilisation"]) if given.get("utilisation") else None
             rental = Rental.from_dict(given["rental"]) if given.get("rental") else None
+            learned = Learned.from_dict(given["learned"]) if given.get("learned") else None
             return cls(
                 job=Job.from_dict(given["job"]),
                 memory=memory,
@@ -172,6 +177,7 @@ class Estimate:
                 goodput=whole,
                 utilisation=achieved,
                 rental=rental,
+                learned=learned,
                 quantile=(given.get("quantile") or {}).get("probability"),
                 **fields,
             )

@@ -238,6 +238,8 @@ def _basis(estimate: Estimate) -> str:
     ]
     if estimate.anchors.count:
         lines += _anchors(estimate)
+    if estimate.learned is not None:
+        lines += textwrap.wrap(f"{estimate.learned}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     if estimate.unsupported:
         names = ", ".join(estimate.unsupported)
         lines.append(
@@ -258,6 +260,8 @@ def _anchors(estimate: Estimate) -> list[str]:
     anchors = estimate.anchors
     stall_s = estimate.breakdown.get("loader_stall", 0.0)
     step, before = sum(estimate.breakdown.values()) - stall_s, anchors.uncorrected_s or 1.0
+    if estimate.learned is not None and estimate.learned.uncorrected_s is not None:
+        step = estimate.learned.uncorrected_s
     jobs = "1 measured job" if anchors.count == 1 else f"{anchors.count} measured jobs"
     lines = [f"corrected by {jobs} of this family (anchors), step {step / before - 1:+.1%}; most similar:"]
     for use in anchors.nearest:

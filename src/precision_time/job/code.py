@@ -41,6 +41,9 @@ def rule_of(place: str, allow_code: bool) -> CodeRule:
 MODULE = "module:"
 """Prefix of the model word of a module that a program gave (`capture.given_module`)."""
 
+POSTED = "graph:"
+"""Prefix of the model word of a captured graph (`capture.posted_graph`), which is data and never runs."""
+
 
 def is_code(model: str) -> bool:
     """Whether the model word is a Python file, FILE.py or FILE.py:FUNCTION, or a module of this process."""

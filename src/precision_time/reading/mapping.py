@@ -15,8 +15,11 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 def read_mapping(path: str | Path, kind: str = "job file", example: str = "model: resnet50") -> dict[str, Any]:
     """The mapping in the file, JSON if its name ends in .json; otherwise `DataError` with the line and the fix."""
-    name = named(kind, path)
-    text = read_text(path, kind)
+    return parse_mapping(read_text(path, kind), path, named(kind, path), example)
+
+
+def parse_mapping(text: str, path: str | Path, name: str, example: str = "model: resnet50") -> dict[str, Any]:
+    """The mapping of a file's text; `path` says by its end how it is written, `name` names it in errors."""
     content = parse_json(text, name) if Path(path).suffix.lower() == ".json" else parse_yaml(text, name)
     if not isinstance(content, dict):
         content_type = "nothing" if content is None else f"a {type(content).__name__}"

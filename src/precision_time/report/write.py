@@ -27,7 +27,7 @@ PART = ".precision-time-"
 """Prefix of temporary files; a file of this name is left only where the process was killed while it wrote."""
 
 
-def write_whole(path: str | Path, content: bytes | str | Iterable[str]) -> None:
+def write_whole(path: str | Path, content: bytes | str | Iterable[str | bytes]) -> None:
     """Write `content` (text as UTF-8, in one or in parts) to a temporary file beside the target, sync it, then rename
     it to the target.
 

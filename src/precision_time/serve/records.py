@@ -40,7 +40,7 @@ class Prediction:
 class Outcome:
     """How a predicted job went. Fields that were not measured are None.
 
-    key           given by the client or made from the content: the same key twice is one outcome
+    key           given by the client or made from the content: the same key twice is one outcome of the prediction
     prediction    id of the prediction
     recorded_at   when it was recorded, in seconds since 1970
     step_s        median seconds of a step
@@ -81,7 +81,7 @@ class Store(Protocol):
         """Keep it; returns the one that is kept, which is an earlier one where its key is known."""
 
     def add_outcome(self, outcome: Outcome) -> bool:
-        """Keep it; False where an outcome of this key was there. Raises `StoreError` for an unknown prediction."""
+        """Keep it; False where the prediction has an outcome of this key. Raises `UnknownPredictionError`."""
 
     def prediction(self, id: str) -> Prediction | None: ...
 
@@ -94,5 +94,11 @@ class Store(Protocol):
 
     def recorded(self, after: int = 0) -> Iterator[Recorded]:
         """All outcomes above this number, in the order of their numbers."""
+
+    def clusters(self) -> Mapping[str, tuple[int, int]]:
+        """Numbers of predictions and of outcomes by cluster, in the order of the alphabet."""
+
+    def check(self) -> None:
+        """Raises `StoreError` where the database does not answer."""
 
     def close(self) -> None: ...

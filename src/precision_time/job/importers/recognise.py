@@ -44,7 +44,7 @@ from precision_time.job.importers.reader import not_understood
 from precision_time.job.importers.sbatch_options import DIRECTIVE, directives
 from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.job.importers.torchtitan import from_torchtitan
-from precision_time.reading import SUFFIXES, named, parse_json, parse_toml, read_mapping, read_text
+from precision_time.reading import SUFFIXES, checked_text, named, parse_json, parse_mapping, parse_toml, read_text
 
 _MEGATRON = re.compile(r"(?:num[-_]layers|hidden[-_]size|model[-_]parallel[-_]size|micro[-_]batch[-_]size)")
 _LAUNCHERS = re.compile(r"\b(?:torchrun|srun|accelerate\s+launch|deepspeed|torch\.distributed\.(?:run|launch))\b")
@@ -74,16 +74,35 @@ def read_imports(paths: Sequence[str | Path]) -> list[tuple[str, Imported]]:
 def read_import(path: str | Path) -> Imported:
     """The settings in a file of another program. Raises DataError naming the file and the formats that are read."""
     name = named("file", path)
-    suffix = Path(path).suffix.lower()
-    if suffix in _PICKLES:
+    _check_kind(path, name)
+    return _of_content(read_text(path), path, name)
+
+
+def import_text(text: str, path: str = "") -> Imported:
+    """The settings in the text of a file; `path`, if given, says by its end how the text is written.
+
+    Opens nothing. Raises DataError as `read_import` does.
+    """
+    name = named("file", path) if path else "the file"
+    _check_kind(path, name)
+    return _of_content(
+        checked_text(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), name), path, name
+    )
+
+
+def _check_kind(path: str | Path, name: str) -> None:
+    if Path(path).suffix.lower() in _PICKLES:
         raise DataError(
             f"{name} is a pickle, which is not read, since reading one runs code; write its arguments as JSON, "
             "those of a Trainer with training_args.to_json_string()"
         )
+
+
+def _of_content(text: str, path: str | Path, name: str) -> Imported:
+    suffix = Path(path).suffix.lower()
     try:
         if suffix in SUFFIXES:
-            return of_mapping(read_mapping(path, "file"), name)
-        text = read_text(path)
+            return of_mapping(parse_mapping(text, path, name), name)
         if suffix == ".toml" or re.search(r"^[ \t]*\[(?:training|parallelism)\][ \t]*$", text, re.MULTILINE):
             return of_mapping(parse_toml(text, name), name)
         if text.lstrip().startswith("{"):
