@@ -8,7 +8,7 @@ SLOW := $(BIN)/python -m pytest --durations 15
 DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stagger test test-slow lint typecheck unit docs-check picture benchmark attack fit board \
+.PHONY: help demo demo-stagger demo-serve test test-slow lint typecheck unit docs-check picture benchmark attack fit board \
 	reproduce gpu-day clean
 
 help:  ## list the targets
@@ -21,6 +21,9 @@ demo: .venv/.demo  ## set up (without torch) and compare precisions of ResNet-50
 
 demo-stagger: .venv/.dev  ## really run two jobs that read the same data, together and staggered (needs nginx): out/stagger-demo
 	@$(BIN)/python examples/stagger/demo.py
+
+demo-serve: .venv/.serve  ## a server, three jobs, an outcome, the page's address, stop (STAY=1: until Ctrl-C)
+	@$(BIN)/python examples/serve/demo.py $(if $(STAY),--stay)
 
 test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests (about five minutes on two cores)
 
@@ -81,7 +84,12 @@ clean:  ## remove what make made
 	@$(INSTALL) '.[plot]'
 	@touch $@
 
+.venv/.serve: pyproject.toml | .venv/.made
+	@echo "installing precision-time with its server into .venv"
+	@$(INSTALL) '.[serve]'
+	@touch $@
+
 .venv/.dev: pyproject.toml constraints.txt | .venv/.made
 	@echo "installing precision-time with torch, the model libraries and the development tools into .venv (minutes)"
 	@$(INSTALL) '.[models,dev]' --constraint constraints.txt
-	@touch $@ .venv/.demo
+	@touch $@ .venv/.demo .venv/.serve

@@ -18,7 +18,6 @@ import httpx
 from starlette.testclient import TestClient
 
 from precision_time.serve.http.app import build_app
-from precision_time.serve.http.learned import Nothing
 from precision_time.serve.http.limits import PREDICT_S
 from precision_time.serve.http.logs import Log
 from precision_time.serve.http.problems import ProblemError, parts_from
@@ -56,7 +55,7 @@ class Here:
     def __init__(self, folder: Path, tokens: Path | None = None, pool: Any = None) -> None:
         self.pool = pool or InlinePool()
         self.store = open_store(folder / "store.db")
-        self.service = Service(self.pool, self.store, Nothing())
+        self.service = Service(self.pool, self.store)
         self.lines = io.StringIO()
         self.app = build_app(self.service, Tokens(tokens), Log(self.lines), frozenset({"testserver"}))
         self.client = TestClient(self.app, raise_server_exceptions=False)

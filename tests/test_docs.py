@@ -6,6 +6,9 @@ blocks that starts with `precision-time`. HTML comments before a block steer it:
     <!-- file: NAME -->    write the block to this file first
     <!-- needs: MODULE --> leave the block out where the module is not installed
     <!-- no test: why -->  leave the block out
+    <!-- served: PROGRAM --> run the block by bash, against a server that the test starts in place of localhost:8750;
+                           not where PROGRAM or curl is absent
+    <!-- output: exact -->   what the block above prints; "figures may change": with other digits
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +29,9 @@ from precision_time.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_FENCE = re.compile(r"^(?:<!-- (file|needs|no test): (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?:<!-- (file|needs|no test|served|output): (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)|src=\"(?!https?:)([^\"]+)\"")
 
 
@@ -56,7 +63,7 @@ def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__example__"}
     for block in blocks(page):
-        if block.tag == "no test" or (block.tag == "needs" and not _installed(block.value)):
+        if block.tag in ("no test", "served", "output") or (block.tag == "needs" and not _installed(block.value)):
             continue
         where = f"{page.name}:{block.line + 1}"
         if block.tag == "file":
@@ -67,6 +74,46 @@ def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             for line in block.text.replace("\\\n", " ").splitlines():
                 if line.removeprefix("$ ").startswith("precision-time "):
                     run_command(line.removeprefix("$ "), where)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "<!-- served: " in page.read_text()], ids=lambda page: page.name
+)
+def test_served_examples(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("starlette", reason="the server is not installed")
+    from serving import served
+
+    run = list(blocks(page))
+    if absent := [
+        name for name in {"curl", *(b.value for b in run if b.tag == "served")} if shutil.which(name) is None
+    ]:
+        pytest.skip(f"{absent[0]} is not installed")
+    folder = tmp_path / "server"
+    folder.mkdir()
+    printed, expected = "", 0
+    with served(folder, "--workers", "1", "--quiet") as server:
+        for block in run:
+            where = f"{page.name}:{block.line + 1}"
+            if block.tag == "file":
+                (tmp_path / block.value).write_text(block.text, encoding="utf-8")
+            elif block.tag == "served":
+                script = block.text.replace("http://localhost:8750", server.url).replace("localhost:8750", server.url)
+                done = subprocess.run(
+                    ["bash", "-euo", "pipefail", "-c", script],
+                    cwd=tmp_path,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                assert done.returncode == 0, f"{where}: {done.stderr}{done.stdout}"
+                printed = done.stdout
+            elif block.tag == "output":
+                form = re.escape(block.text.strip())
+                if block.value == "figures may change":
+                    form = re.sub(r"\d+", r"\\d+", form)
+                assert re.fullmatch(form, printed.strip()), f"{where}: {printed}"
+                expected += 1
+    assert expected
 
 
 def test_the_staggering_example_gains(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,8 +43,13 @@ def test_predict_is_the_library_s_estimate(server: Here) -> None:
 
 
 def test_a_quantile_is_added(server: Here) -> None:
-    found = post(server, "/v1/predict", job={**RESNET, "steps": 100}, quantile=0.95, keep=False)["estimate"]
-    assert found["quantile"] == plain(predict(Job.from_dict({**RESNET, "steps": 100})).at_quantile(0.95).to_dict())
+    job = {**RESNET, "steps": 100}
+    plainly = post(server, "/v1/predict", job=job)
+    for quantile in (0.95, 0.5):
+        found = post(server, "/v1/predict", job=job, quantile=quantile)
+        assert found["id"] == plainly["id"], "the prediction is the same"
+        assert found["estimate"] == plain(predict(Job.from_dict(job)).with_quantile(quantile).to_dict())
+    assert "quantile" not in server.client.get(f"/v1/predictions/{plainly['id']}").json()["prediction"]["estimate"]
 
 
 def test_compare_is_the_library_s(server: Here) -> None:
@@ -102,7 +108,7 @@ def test_equal_requests_are_one_prediction(server: Here) -> None:
     )
     assert first == second
     assert first["id"] == third["id"], "the same job in other words"
-    assert len(server.pool.asked) == before + 2, "the second came from the kept replies"
+    assert len(server.pool.asked) == before + 1, "the others came from the kept replies"
 
 
 def test_a_key_is_one_prediction(server: Here) -> None:
@@ -174,6 +180,73 @@ def test_pages_of_predictions(server: Here) -> None:
     assert seen == made[::-1]
 
 
+# What outcomes change.
+
+
+def test_outcomes_correct_later_predictions_of_their_cluster(server: Here) -> None:
+    job = {**RESNET, "batch_size": 128}
+    first = post(server, "/v1/predict", job=job, cluster="slow")
+    assert first["correction"] is None
+    step_s = first["estimate"]["step"]["p50"]
+    for number in range(3):
+        path = f"/v1/predictions/{first['id']}/outcomes"
+        post(server, path, 201, key=f"{number}", step_s=1.3 * step_s, machine={"hosts": "node17"})
+    second = post(server, "/v1/predict", job=job, cluster="slow")
+    assert second["id"] != first["id"], "another state of corrections is another prediction"
+    assert (second["correction"]["cluster"], second["correction"]["outcomes"]) == ("slow", 3)
+    assert second["estimate"]["step"]["p50"] == pytest.approx(1.3 * step_s, rel=0.08)
+    kept = server.client.get(f"/v1/predictions/{second['id']}").json()["prediction"]
+    assert kept["predicted"][1] == pytest.approx(step_s), "corrections are learned from what was predicted without any"
+    rows = post(server, "/v1/compare", job=job, gpus=["v100-32gb-sxm", "a100-80gb-sxm"], cluster="slow")["rows"]
+    assert rows[1]["estimate"]["step"] == second["estimate"]["step"]
+    assert rows[0]["estimate"]["learned"]["factor"] != rows[1]["estimate"]["learned"]["factor"], "another GPU"
+    limit = post(server, "/v1/walltime", job={**job, "steps": 10_000}, cluster="slow")
+    assert limit["median_s"] > post(server, "/v1/walltime", job={**job, "steps": 10_000})["median_s"] * 1.15
+    assert post(server, "/v1/predict", job=job, cluster="other")["correction"] is None
+
+
+def test_a_known_key_gives_what_was_kept_whatever_was_learned_since(server: Here) -> None:
+    body = {"job": {**RESNET, "batch_size": 130, "steps": 1000}, "cluster": "keyed", "key": "keyed-1"}
+    first = post(server, "/v1/predict", **body)
+    limit = post(server, "/v1/walltime", **body)
+    assert limit["id"] == first["id"]
+    step_s = first["estimate"]["step"]["p50"]
+    post(server, f"/v1/predictions/{first['id']}/outcomes", 201, step_s=2 * step_s)
+    assert post(server, "/v1/predict", **body) == first
+    assert post(server, "/v1/walltime", **body) == limit
+    assert post(server, "/v1/predict", job=body["job"], cluster="keyed")["estimate"]["step"]["p50"] > 1.2 * step_s
+
+
+def test_errors_over_time_and_anomalies(server: Here) -> None:
+    job = {**RESNET, "batch_size": 32}
+    made = post(server, "/v1/predict", job=job, cluster="watched")
+    step_s = made["estimate"]["step"]["p50"]
+    for number, factor in enumerate((1.0, 1.02, 0.99, 1.01, 3.0)):
+        machine = {"hosts": "node17" if factor == 3.0 else "node1"}
+        path = f"/v1/predictions/{made['id']}/outcomes"
+        post(server, path, 201, key=f"{number}", step_s=factor * step_s, machine=machine)
+    points = server.client.get("/v1/accuracy", params={"cluster": "watched"}).json()["points"]
+    assert [point["error"] for point in points] == pytest.approx(
+        [0.0, 1 / 1.02 - 1, 1 / 0.99 - 1, 1 / 1.01 - 1, 1 / 3 - 1]
+    )
+    assert [point["inside"] for point in points] == [True, True, True, True, False]
+    (anomaly,) = server.client.get("/v1/anomalies", params={"cluster": "watched"}).json()["anomalies"]
+    assert anomaly["prediction"] == made["id"]
+    assert "node17" in anomaly["sentence"]
+    assert anomaly["job"]["model"] == "resnet50"
+    assert server.client.get("/v1/anomalies", params={"cluster": "none"}).json()["anomalies"] == []
+
+
+def test_outcomes_are_learned_again_after_a_restart(tmp_path: Path) -> None:
+    with here(tmp_path) as server:
+        made = post(server, "/v1/predict", job=RESNET)
+        post(server, f"/v1/predictions/{made['id']}/outcomes", 201, step_s=2 * made["estimate"]["step"]["p50"])
+        before = post(server, "/v1/predict", job=RESNET)
+    with here(tmp_path) as server:
+        asyncio.run(server.service.learn())
+        assert post(server, "/v1/predict", job=RESNET) == before
+
+
 # Errors.
 
 
@@ -218,12 +291,15 @@ def test_the_field_and_value_of_errors(server: Here, job: dict[str, Any], field:
         (b"{", 400),
         (b"nonsense", 400),
         (b"\xff\xfe", 400),
-        (b'{"job": {"model": "resnet50", "model": "vgg16"}}', 400),
+        (b'{"job": {"model": "resnet50", "model": "vgg16"}}', 422),
         (b'{"job": {"model": "resnet50", "batch_size": NaN}}', 400),
-        (b'{"job": {"model": "resnet50", "batch_size": 1' + b"0" * 4000 + b"}}", 400),
+        (b'{"job": {"model": "resnet50", "batch_size": 1' + b"0" * 4000 + b"}}", 422),
+        (b'{"job": {"model": "resnet50\\u0000"}}', 422),
         (b'{"job": ' + b"[" * 20 + b"]" * 20 + b"}", 400),
         (b"[" * 60_000, 400),
-        (b'{"job": {"model": "' + b"x" * 70_000 + b'"}}', 422),
+        (b'{"job": {"model": "' + b"x" * 60_000 + b'"}}', 422),
+        (b'{"job": {"model": "' + b"x" * 70_000 + b'"}}', 413),
+        (b'{"job": {}, "graph": {"x": [' + b"1," * 600_000 + b"1]}}", 422),
         (b'{"job": {"model": "' + b"x" * (9 << 20) + b'"}}', 413),
         (b"[]", 422),
         (b"null", 422),

@@ -28,6 +28,7 @@ from benchmarks.accuracy import (
     kernels,
     layouts,
     memory,
+    served_board,
     step_figure,
     step_page,
 )
@@ -171,6 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in given.part or PARTS:
             print(f"{name} ...", file=sys.stderr)
             PARTS[name](options)
+        if options.results == RESULTS:
+            served_board.write(RESULTS)
     except (PrecisionTimeError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from precision_time.anchoring import Anchoring
-from precision_time.errors import PrecisionTimeError
-from precision_time.estimate.spread import TIMM, added_spread, base_spread, kind_of
+from precision_time.estimate.spread import TIMM, kind_of
 from precision_time.fit import layouts
-from precision_time.fit.cases import Case, cases
+from precision_time.fit.cases import Case, cases, layout_cases
 from precision_time.fit.factors import fit
-from precision_time.fit.folds import judge
+from precision_time.fit.folds import TRUSTED, judge
 from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.steps import is_timm
 from precision_time.fit.traced import read
@@ -50,7 +49,7 @@ class HeldOutRow:
 
     cluster      repository of the source; of MLPerf the submitter
     source       what was left out of the fits: all of MLPerf together
-    gpu ... job  facets (`learning.Facets`)
+    gpu ... job  facets (`learning.Facets`); `launch` as the shipped parameters have it, 0 for models of libraries
     gpus, batch  GPUs, and samples of a rank
     measured_s   seconds of the step
     predicted_s  the same as predicted without any row of the source
@@ -69,7 +68,9 @@ class HeldOutRow:
     precision: str
     family: str
     model: str
+    setting: str
     job: str
+    launch: float
     gpus: int
     batch: int
     measured_s: float
@@ -86,7 +87,7 @@ class HeldOutRow:
 
     @property
     def facets(self) -> Facets:
-        return Facets(self.gpu, self.framework, self.precision, self.family, self.model, self.job)
+        return Facets(**{item.name: getattr(self, item.name) for item in fields(Facets)})
 
 
 def cluster_of_source(source: str) -> str:
@@ -159,8 +160,8 @@ def _openness() -> Any:
 def _of_layouts(tables: Path, bases: dict[str, StepConstants], progress: Callable[[str], None]) -> Iterator[HeldOutRow]:
     rows = layouts.read_rows(tables)
     progress("tracing layouts")
-    traced = layouts.layout_cases(rows)
-    trusted = np.array([case.row.trust in layouts.TRUSTED for case in traced])
+    traced = layout_cases(rows)
+    trusted = np.array([case.row.trust in TRUSTED for case in traced])
     names = [left_out_with(case.row.source) for case in traced]
     for name in dict.fromkeys(names):
         progress(f"layouts without {name}")
@@ -180,15 +181,12 @@ def _row(
 ) -> HeldOutRow:
     job = row.job
     assert job is not None
-    facets = Facets.of(job, row.kernels_of)
-    anchored_s = shipped_s
+    launch, anchored_s = 0.0, shipped_s
     if shipped_s is None:
-        try:
-            shipped_s = predict(job, anchoring=Anchoring(use=False)).step.p50
-            anchored_s = predict(job, anchoring=Anchoring(without=("key",), framework=row.kernels_of)).step.p50
-        except PrecisionTimeError:
-            shipped_s = anchored_s = math.nan
-    spread = (widening,)
+        alone = predict(job, anchoring=Anchoring(use=False))
+        anchored = predict(job, anchoring=Anchoring(without=("key",), framework=row.kernels_of))
+        launch, shipped_s, anchored_s = alone.bound_shares["launch"], alone.step.p50, anchored.step.p50
+    facets = Facets.of_job(job, launch, row.kernels_of)
     return HeldOutRow(
         id=row.id,
         cluster=cluster_of_source(row.source),
@@ -202,7 +200,7 @@ def _row(
         kind=kind,
         shipped_s=float(f"{shipped_s:.6g}"),
         anchored_s=float(f"{anchored_s:.6g}"),
-        **facets.to_dict(),
+        **{item.name: getattr(facets, item.name) for item in fields(Facets)},
     )
 
 

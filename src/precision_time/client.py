@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 from precision_time import errors
 from precision_time.checks import show
@@ -67,14 +69,11 @@ class Client:
             import httpx
         except ImportError:
             raise MissingExtraError("a client needs httpx: pip install 'precision-time[client]'") from None
-        if not url.startswith(("http://", "https://")):
+        if not _is_address(url):
             raise ServeError(f"server {show(url)} is no address; give http://HOST:PORT or https://HOST")
         token = token if token is not None else os.environ.get(TOKEN)
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        try:
-            self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
-        except (httpx.InvalidURL, ValueError, UnicodeError) as error:
-            raise ServeError(f"server {show(url)} is no address ({error}); give http://HOST:PORT") from None
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
         self._url, self._cluster = url, cluster
         self._errors, self._late = (httpx.HTTPError, httpx.InvalidURL, OSError), httpx.TimeoutException
 
@@ -250,6 +249,15 @@ def _given(noun: Goal | Space | Mapping[str, Any] | None) -> dict[str, Any] | No
 
 
 def _quoted(name: str) -> str:
-    from urllib.parse import quote
-
     return quote(name, safe="")
+
+
+def _is_address(url: str) -> bool:
+    """Whether a text is the address of a server."""
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url) and parts.port != 0
+        )
+    except ValueError:
+        return False

@@ -25,7 +25,6 @@ def serve(options: Namespace) -> tuple[dict[str, Any], str]:
         return _tokens(options)
     if options.role:
         raise UsageError("--role belongs to serve token add NAME; leave it out")
-    from precision_time.serve.http.learned import Nothing
     from precision_time.serve.http.logs import Log
     from precision_time.serve.http.server import PORT, Settings, check_open, run_server
     from precision_time.serve.http.tokens import Tokens
@@ -47,7 +46,7 @@ def serve(options: Namespace) -> tuple[dict[str, Any], str]:
         addresses.append(address)
         note(f"serving at {address} (Ctrl-C stops)")
 
-    run_server(settings, store, Nothing(), Log(requests=settings.requests), ready)
+    run_server(settings, store, Log(requests=settings.requests), ready)
     return {"address": addresses[0]}, "stopped"
 
 

@@ -1,6 +1,7 @@
 """The questions that a worker process answers: from checked fields of a request to plain JSON values.
 
-A correction comes with the question, since what is learned lives in the process of the server (`service`).
+Corrections come with the question (`learned`, one for each job), since what is learned lives in the process of the
+server; answers have the facets that corrections are chosen by.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from precision_time.comparison import compare as compare_jobs
 from precision_time.comparison import crossed
 from precision_time.errors import DataError, JobError
 from precision_time.estimate.estimate import Estimate
+from precision_time.estimate.learned import Learned
 from precision_time.job.importers import merged
 from precision_time.job.importers.recognise import import_text
 from precision_time.job.job import Job
@@ -20,8 +22,10 @@ from precision_time.plan import Goal
 from precision_time.plan import plan as plan_job
 from precision_time.plan.walltime import time_limit
 from precision_time.prediction import predict as predict_job
+from precision_time.serve.http.job_file import job_in
 from precision_time.serve.http.limits import MOST_ROWS
 from precision_time.serve.http.safe_job import safe_job, safe_space
+from precision_time.serve.learning import Facets
 
 DEFAULT_PRECISIONS = ("torch-fp32", "tf32", "amp-fp16", "amp-bf16")
 _AXES = {
@@ -32,19 +36,27 @@ _AXES = {
 
 def predict(asked: Mapping[str, Any]) -> dict[str, Any]:
     estimate = _estimate(asked)
-    if "quantile" in asked:
-        estimate = estimate.with_quantile(asked["quantile"])
-    return {"estimate": estimate.to_dict()}
+    return {"estimate": estimate.to_dict(), "facets": Facets.of(estimate).to_dict()}
 
 
 def walltime(asked: Mapping[str, Any]) -> dict[str, Any]:
     estimate = _estimate(asked)
+    limit = limit_of(estimate, asked)
+    return {"estimate": estimate.to_dict(), "facets": Facets.of(estimate).to_dict(), "limit": limit}
+
+
+def limit_of(estimate: Estimate, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The time limit that is asked for."""
     limit = time_limit(estimate, asked.get("confidence", 0.95), asked.get("format", "seconds"))
-    return {"estimate": estimate.to_dict(), "limit": {**limit.to_dict(), "resumes": limit.resumes}}
+    return {**limit.to_dict(), "resumes": limit.resumes}
 
 
 def _estimate(asked: Mapping[str, Any]) -> Estimate:
-    return predict_job(_job(asked))
+    return predict_job(_job(asked), learned=_learned(asked.get("learned", [None])[0]))
+
+
+def _learned(given: Mapping[str, Any] | None) -> Learned | None:
+    return None if given is None else Learned.from_dict(given)
 
 
 def _job(asked: Mapping[str, Any]) -> Job:
@@ -67,12 +79,15 @@ def compare(asked: Mapping[str, Any]) -> dict[str, Any]:
             raise JobError(f"{name} and the other lists make {count:,} jobs; give at most {MOST_ROWS} at once")
     first = {name: values[0] for name, values in axes.items()}
     base = safe_job({**asked["job"], **first})
-    comparison = compare_jobs(crossed([base], axes))
+    jobs = crossed([base], axes)
+    learned = dict(zip(map(repr, jobs), map(_learned, asked.get("learned", [])), strict=False))
+    comparison = compare_jobs(jobs, lambda job: predict_job(job, learned=learned.get(repr(job))))
     if comparison.baseline is None:
         raise JobError(comparison.rows[0].error or "nothing to compare")
     if "quantile" in asked:
         comparison = comparison.with_quantile(asked["quantile"])
-    return comparison.to_dict()
+    facets = [None if row.estimate is None else Facets.of(row.estimate).to_dict() for row in comparison.rows]
+    return {**comparison.to_dict(), "facets": facets}
 
 
 def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +99,10 @@ def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_file(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The job in a file: a job file as it is written, or the settings of another program."""
     name = asked.get("name", "")
+    if (job := job_in(asked["text"], name)) is not None:
+        return {"kind": "job file", "job": {**job, **asked.get("job", {})}, "notes": []}
     imported = merged([(name or "the file", import_text(asked["text"], name))])
     try:
         fields = imported.job_fields(asked.get("job", {}), ())

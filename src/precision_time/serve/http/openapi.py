@@ -9,10 +9,12 @@ from typing import Any
 import precision_time
 from precision_time.field_table import field_table
 from precision_time.field_types import FieldType, type_of
+from precision_time.hardware import default_catalog
 from precision_time.reading import to_json
 from precision_time.serve.http.fields import NOUNS, Field
 from precision_time.serve.http.replies import REPLIES
 from precision_time.serve.http.routes import ROUTES, Route
+from precision_time.zoo.catalog import ENTRIES
 
 Schema = dict[str, Any]
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
@@ -20,7 +22,7 @@ _OF_ALL = {400: "the request is malformed", 403: "the role or the origin is wron
 _OF_FIELDS = {422: "a field is wrong"}
 _OF_ROLE = {401: "the token is missing or unknown"}
 _OF_WORK = {503: "the server is busy, or its database does not answer"}
-_OF_POST = {415: "the body is no JSON"}
+_OF_POST = {408: "the body does not come", 415: "the body is no JSON"}
 _WHOLE_TEXT = r"^\s*[+-]?[0-9]{1,30}\s*$"
 _NUMBER_TEXT = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 _ANYTHING: Schema = {}
@@ -65,7 +67,8 @@ def _operation(route: Route) -> Schema:
         parameters += [_parameter(name, field) for name, field in route.fields.items()]
     else:
         schema = {"$ref": f"#/components/schemas/{_body_name(route)}"}
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        content = {"schema": schema, "examples": {"usual": {"value": dict(route.example)}}}
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
     if parameters:
         operation["parameters"] = parameters
     return operation
@@ -143,6 +146,8 @@ def _body(route: Route) -> Schema:
 
 def _job() -> Schema:
     properties = {**_properties("job"), **_properties("run")}
+    for name, known in (("model", sorted(ENTRIES)), ("gpu", sorted(default_catalog().gpus))):
+        properties[name]["anyOf"].insert(0, {"enum": known})
     for name in ("run", "data"):
         properties[name] = {
             "anyOf": [{"$ref": f"#/components/schemas/{name.title()}"}, {"type": "null"}]
@@ -180,12 +185,16 @@ def _kinds(of: FieldType) -> list[Schema]:
         return [*([several] if of.items else []), *([one] if of.alone else [])]
     kinds: Mapping[str, list[Schema]] = {
         "switch": [{"type": "boolean"}],
-        "choice": [{"type": "string", "examples": list(of.choices)}],
+        "choice": [{"enum": list(of.choices)}, {"type": "string", "maxLength": 100}],
         "text": [{"type": "string", "minLength": 1, "maxLength": 4096}],
         "mapping": [{"type": "object"}],
         "list": [{"type": "array"}],
         "layout": [{"type": "string"}, {"$ref": "#/components/schemas/Layout"}],
-        "precision": [{"type": "string", "examples": list(of.choices)}, {"type": "array", "items": {"type": "object"}}],
+        "precision": [
+            {"enum": list(of.choices)},
+            {"type": "string", "maxLength": 100},
+            {"type": "array", "items": {"type": "object"}},
+        ],
     }
     return kinds.get(of.kind, [_ANYTHING])
 

@@ -16,7 +16,6 @@ import uvicorn
 
 from precision_time.errors import ServeError, StoreError
 from precision_time.serve.http.app import build_app
-from precision_time.serve.http.learned import Learned
 from precision_time.serve.http.logs import Handler, Log
 from precision_time.serve.http.pool import Pool
 from precision_time.serve.http.service import Service
@@ -64,7 +63,6 @@ class _Server(uvicorn.Server):
 def run_server(
     settings: Settings,
     store: Store,
-    learned: Learned,
     log: Log,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
@@ -76,7 +74,7 @@ def run_server(
     check_open(settings.host, tokens)
     with _listening(settings.host, settings.port) as listener:
         runner = asyncio.Runner(loop_factory=_loop_factory()) if hasattr(asyncio, "Runner") else None
-        serving = _serve(settings, store, learned, (tokens, log), listener, ready)
+        serving = _serve(settings, store, (tokens, log), listener, ready)
         if runner is None:
             asyncio.run(serving)
             return
@@ -129,14 +127,13 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 async def _serve(
     settings: Settings,
     store: Store,
-    learned: Learned,
     around: tuple[Tokens, Log],
     listener: socket.socket,
     ready: Callable[[str], None],
 ) -> None:
     tokens, log = around
     pool = Pool(settings.workers)
-    service = Service(pool, store, learned)
+    service = Service(pool, store)
     refreshing: asyncio.Task[None] | None = None
     library = logging.getLogger("uvicorn")
     library.handlers, library.propagate = [Handler(log)], False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
+import itertools
 import json
 import re
 import time
@@ -14,22 +16,25 @@ from typing import Any, TypeVar
 
 import precision_time
 from precision_time.errors import JobError, StoreError, UnknownPredictionError
+from precision_time.estimate.estimate import Estimate
 from precision_time.reading import to_json
 from precision_time.serve.http import metrics
+from precision_time.serve.http.answers import limit_of
 from precision_time.serve.http.cache import Replies
-from precision_time.serve.http.learned import Learned
+from precision_time.serve.http.corrections import Corrections
 from precision_time.serve.http.limits import CACHE_BYTES
 from precision_time.serve.http.listings import board, gpus, models
 from precision_time.serve.http.metrics import Metrics
 from precision_time.serve.http.pool import Pool
 from precision_time.serve.http.problems import ProblemError
 from precision_time.serve.http.safe_job import safe_job
-from precision_time.serve.records import Outcome, Prediction, Store
+from precision_time.serve.records import Outcome, Prediction, Recorded, Store
 from precision_time.serve.store import new_id
 
 Result = TypeVar("Result")
 DEFAULT_CLUSTER = "default"
 _STORE_THREADS = 8
+_LEARNED_AT_ONCE = 500
 _OWN_KEY = "job "
 """Begins keys that the server makes of a job; a client's key has no space."""
 
@@ -52,14 +57,13 @@ def as_json(value: Any, status: int = 200) -> Reply:
 class Service:
     """The state of a server. Its methods are called in one event loop."""
 
-    def __init__(self, pool: Pool, store: Store, learned: Learned) -> None:
-        self.pool, self.store, self.learned = pool, store, learned
+    def __init__(self, pool: Pool, store: Store) -> None:
+        self.pool, self.store, self.learned = pool, store, Corrections()
         self.metrics = Metrics()
         self.replies = Replies(CACHE_BYTES)
         self.document: bytes = b"{}"
         self._threads = ThreadPoolExecutor(_STORE_THREADS, "store")
         self._asked: dict[bytes, asyncio.Future[dict[str, Any]]] = {}
-        self._last = 0
         self._learning = asyncio.Lock()
         self.metrics.gauges.update(
             workers=("Processes that predict.", lambda: float(pool.count)),
@@ -75,12 +79,16 @@ class Service:
     async def learn(self) -> None:
         """Learn from outcomes that the store has got since the last time, also from other servers."""
         async with self._learning:
-            for recorded in await self.stored(lambda: list(self.store.recorded(self._last))):
-                self.learned.learn(recorded)
-                self._last = recorded.number
+            while found := await self.stored(self._recorded, self.learned.number):
+                for recorded in found:
+                    self.learned.learn(recorded)
+                    await asyncio.sleep(0)  # requests go on beside a long history
+
+    def _recorded(self, after: int) -> list[Recorded]:
+        return list(itertools.islice(self.store.recorded(after), _LEARNED_AT_ONCE))
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store, once its calls have returned."""
         self._threads.shutdown(wait=True)
         self.store.close()
 
@@ -93,34 +101,38 @@ class Service:
         return await self._predicted("walltime", asked)
 
     async def _predicted(self, ask: str, asked: dict[str, Any]) -> Reply:
-        """A prediction that is kept unless the request says otherwise."""
+        """A prediction that is kept unless the request says otherwise. With a key that is known it is the kept one."""
         cluster, key, keep = asked.pop("cluster", DEFAULT_CLUSTER), asked.pop("key", None), asked.pop("keep", True)
-        state, question = self._question(asked, cluster)
+        quantile = asked.pop("quantile", None)
+        question = _question(asked)
+        same = _same(ask, question, [cluster, key, keep, quantile])
+        known = self.replies.get(same, self.learned.states)
+        if known is not None:
+            return Reply(known, cache=(cluster, self.learned.states.get(cluster, 0)))
         answer = await self._answer(ask, question)
-        estimate, correction = answer["estimate"], answer.get("correction")
-        kept: Prediction | None = None
-        if keep:
-            kept = await self._keep(question, answer, cluster, key, state)
-            estimate = kept.estimate
-        self.metrics.count("predictions", route=ask)
+        state, predicted = self.learned.states.get(cluster, 0), answer["estimate"]["step"]
+        correction = self.learned.correction(cluster, answer["facets"]) if state else None
         if correction is not None:
+            answer = await self._answer(ask, {**question, "learned": [correction]})
             self.metrics.count("corrected")
-        shown = {"estimate": estimate} if ask == "predict" else answer["limit"]
-        body = {"id": kept.id if kept else None, **shown, "correction": correction}
-        return Reply(to_json(body).encode(), cache=(cluster, state))
-
-    def _question(self, asked: dict[str, Any], cluster: str) -> tuple[int, dict[str, Any]]:
-        """What a worker is asked, with the correction of the cluster, and the state that this rests on."""
-        graph = asked.get("graph")
-        job = safe_job(asked["job"], None if graph is None else _digest(graph)).to_dict()
-        question = {**asked, "job": job}
-        correction = self.learned.correction(job, cluster)
-        if correction is not None:
-            question["correction"] = correction
-        return self.learned.states.get(cluster, 0), question
+        estimate, limit, kept = answer["estimate"], answer.get("limit"), None
+        if keep:
+            made = _made(question, answer, cluster, predicted)
+            kept = await self._keep(made, key, state)
+            if kept.id != made.id:
+                estimate, limit = kept.estimate, limit and _limit(kept.estimate, asked)
+        self.metrics.count("predictions", route=ask)
+        shown = {"estimate": _with_quantile(estimate, quantile)} if limit is None else limit
+        body = {"id": kept.id if kept else None, **shown, "correction": estimate.get("learned")}
+        reply = to_json(body).encode()
+        if "graph" not in question:
+            self.replies.add(same, cluster, state, reply)
+        return Reply(reply, cache=(cluster, state))
 
     async def _answer(self, ask: str, question: dict[str, Any]) -> dict[str, Any]:
         """The answer of a worker; the same question, asked at once by many, is answered once."""
+        if "graph" in question:  # large, and its digest is only checked by the worker
+            return await self.pool.ask(ask, question)
         key = json.dumps([ask, question], sort_keys=True).encode()
         asked = self._asked.get(key)
         if asked is None:
@@ -130,32 +142,14 @@ class Service:
             asked.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(asked)
 
-    async def _keep(
-        self, question: dict[str, Any], answer: dict[str, Any], cluster: str, key: str | None, state: int
-    ) -> Prediction:
-        job, versions = question["job"], _versions()
-        if key is None:
-            same = json.dumps([job, cluster, state, versions], sort_keys=True).encode()
-            stored_key = _OWN_KEY + hashlib.sha256(same).hexdigest()
-        else:
-            stored_key = key
-        estimate = answer["estimate"]
-        step = answer.get("predicted") or [estimate["step"][name] for name in ("p10", "p50", "p90")]
-        made = Prediction(
-            id=new_id(),
-            made_at=time.time(),
-            cluster=cluster,
-            job=job,
-            estimate=estimate,
-            facets=answer.get("facets", {}),
-            predicted=(step[0], step[1], step[2]),
-            versions=versions,
-            key=stored_key,
-        )
-        kept = await self.stored(self.store.add_prediction, made)
+    async def _keep(self, made: Prediction, key: str | None, state: int) -> Prediction:
+        """The prediction that is kept: this one, or an earlier one of the same key or job."""
+        same = json.dumps([made.job, made.cluster, state, made.versions], sort_keys=True).encode()
+        stored_key = key if key is not None else _OWN_KEY + hashlib.sha256(same).hexdigest()
+        kept = await self.stored(self.store.add_prediction, dataclasses.replace(made, key=stored_key))
         if kept.id == made.id:
             self.metrics.count("kept_predictions")
-        elif dict(kept.job) != job or kept.cluster != cluster:
+        elif dict(kept.job) != made.job or kept.cluster != made.cluster:
             raise ProblemError(
                 409, f"key {key!r} belongs to another job or cluster; give another key", field="key", value=key
             )
@@ -164,17 +158,21 @@ class Service:
     # Searches and imports, of which nothing is kept.
 
     async def compare(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
-        return await self._searched("compare", asked)
+        cluster = asked.pop("cluster", DEFAULT_CLUSTER)
+        question, state = _question(asked), self.learned.states.get(cluster, 0)
+        answer = await self._answer("compare", question)
+        if state:
+            of_rows = [facets and self.learned.correction(cluster, facets) for facets in answer["facets"]]
+            answer = await self._answer("compare", {**question, "learned": of_rows})
+        return self._searched("compare", answer, cluster, state)
 
     async def plan(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
-        return await self._searched("plan", asked)
+        return self._searched("plan", await self._answer("plan", _question(asked)), DEFAULT_CLUSTER, 0)
 
-    async def _searched(self, ask: str, asked: dict[str, Any]) -> Reply:
-        cluster = asked.pop("cluster", DEFAULT_CLUSTER)
-        state, question = self._question(asked, cluster)
-        answer = await self._answer(ask, question)
+    def _searched(self, ask: str, answer: Mapping[str, Any], cluster: str, state: int) -> Reply:
         self.metrics.count("predictions", route=ask)
-        return Reply(to_json(answer).encode(), cache=(cluster, state))
+        shown = {name: value for name, value in answer.items() if name != "facets"}
+        return Reply(to_json(shown).encode(), cache=(cluster, state))
 
     async def import_file(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
         return as_json(await self.pool.ask("import_file", asked))
@@ -233,7 +231,12 @@ class Service:
         return as_json(self.learned.accuracy(asked.get("cluster", DEFAULT_CLUSTER)))
 
     async def anomalies(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
-        return as_json(self.learned.anomalies(asked.get("cluster", DEFAULT_CLUSTER)))
+        cluster = asked.get("cluster", DEFAULT_CLUSTER)
+        found = self.learned.anomalies(cluster)
+        for anomaly in found:
+            made = await self.stored(self.store.prediction, anomaly["prediction"])
+            anomaly["job"] = made.job if made else {}
+        return as_json({"cluster": cluster, "anomalies": found})
 
     async def clusters(self, _asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
         known = {DEFAULT_CLUSTER: (0, 0), **await self.stored(self.store.clusters)}
@@ -263,6 +266,47 @@ class Service:
 
     async def openapi(self, _asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
         return Reply(self.document)
+
+
+def _question(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a worker is asked, with the job in one form. Raises what `safe_job` raises."""
+    graph = asked.get("graph")
+    return {**asked, "job": safe_job(asked["job"], None if graph is None else _digest(graph)).to_dict()}
+
+
+def _same(ask: str, question: Mapping[str, Any], rest: list[Any]) -> bytes:
+    """A key that requests for the same job share, in whatever words; of a posted graph, whose content is not in it, a
+    key of its own."""
+    if "graph" in question:
+        return new_id().encode()
+    return hashlib.sha256(json.dumps([ask, question, rest], sort_keys=True).encode()).digest()
+
+
+def _with_quantile(estimate: Mapping[str, Any], probability: float | None) -> Mapping[str, Any]:
+    if probability is None:
+        return estimate
+    return Estimate.from_dict(estimate).with_quantile(probability).to_dict()
+
+
+def _limit(estimate: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The time limit of an estimate that was kept earlier."""
+    return limit_of(Estimate.from_dict(estimate), asked)
+
+
+def _made(
+    question: Mapping[str, Any], answer: Mapping[str, Any], cluster: str, uncorrected: Mapping[str, float]
+) -> Prediction:
+    """The prediction of an answer, not yet kept."""
+    return Prediction(
+        id=new_id(),
+        made_at=time.time(),
+        cluster=cluster,
+        job=question["job"],
+        estimate=answer["estimate"],
+        facets=answer["facets"],
+        predicted=(uncorrected["p10"], uncorrected["p50"], uncorrected["p90"]),
+        versions=_versions(),
+    )
 
 
 def _digest(graph: Mapping[str, Any]) -> str:

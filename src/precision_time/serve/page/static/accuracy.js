@@ -2,9 +2,9 @@
 
 import { ask } from "./api.js";
 import { drawShares } from "./charts.js";
-import { h, table, wide } from "./dom.js";
+import { h, put, table, wide } from "./dom.js";
 import { title } from "./job.js";
-import { fixed, humanCount, humanSeconds, moment, percent } from "./units.js";
+import { fixed, humanSeconds, moment, percent } from "./units.js";
 
 const WINDOW = 30;
 /** Outcomes over which error and coverage are averaged. */
@@ -31,9 +31,9 @@ export class AccuracyView {
 
   async part(root, path, show) {
     try {
-      show(root, await ask(path), this.page.cluster());
+      show(root, await ask(path), this.page);
     } catch (problem) {
-      root.replaceChildren(h("p", { class: "note wrong", role: "alert" }, problem.message));
+      put(root, h("p", { class: "note wrong", role: "alert" }, problem.message));
     }
   }
 }
@@ -50,11 +50,11 @@ function running(values) {
   });
 }
 
-function showAccuracy(root, found, cluster) {
+function showAccuracy(root, found, page) {
   const points = found.points ?? [];
-  const heading = h("h3", {}, `Predictions of cluster ${cluster}`);
+  const heading = h("h3", {}, `Predictions of cluster ${page.cluster()}`);
   if (!points.length) {
-    root.replaceChildren(heading, h("p", {}, "No outcome is recorded yet. Each one that is recorded, here under Jobs, by a callback or by ", h("code", {}, "precision-time record"), ", is judged against its prediction and corrects those that follow."));
+    put(root, heading, h("p", {}, "No outcome is recorded yet. Each one that is recorded, here under Jobs, by a callback or by ", h("code", {}, "precision-time record"), ", is judged against its prediction and corrects those that follow."));
     return;
   }
   const errors = running(points.map((point) => Math.abs(point.error)));
@@ -62,9 +62,9 @@ function showAccuracy(root, found, cluster) {
   const inside = running(points.map((point) => (point.inside ? 1 : 0)));
   const [errorChart, insideChart] = [h("div", { class: "chart" }), h("div", { class: "chart" })];
   const last = Math.min(WINDOW, points.length);
-  root.replaceChildren(heading,
+  put(root, heading,
     h("div", { class: "cards" },
-      card("Outcomes", humanCount(points.length)),
+      card("Outcomes", fixed(points.length, 0)),
       card("Mean error", percent(errors.at(-1), 1), `of the last ${last}; without correction ${percent(before.at(-1), 1)}`),
       card("Inside P10 to P90", percent(inside.at(-1)), `of the last ${last}; meant: ${percent(TARGET)}`)),
     h("div", { class: "pair" },
@@ -96,21 +96,38 @@ function signed(error) {
   return `${error >= 0 ? "+" : "−"}${percent(Math.abs(error), 1)}`;
 }
 
-function showAnomalies(root, found) {
-  const list = found.anomalies ?? [];
-  root.replaceChildren(h("h3", {}, "Anomalies"),
+function showAnomalies(root, found, page) {
+  const list = Array.isArray(found) ? found : found.anomalies ?? [];
+  put(root, h("h3", {}, "Anomalies"),
     list.length
-      ? h("ul", { class: "anomalies" }, list.map((each) => h("li", {}, h("a", { href: `#/jobs?jobs.id=${encodeURIComponent(each.prediction ?? "")}` }, each.job ? title(each.job) : each.prediction ?? "job"), ": ", each.sentence ?? each.reason ?? each.detail ?? "")))
+      ? h("ul", { class: "far-off" }, list.map((each) => anomaly(each, page)))
       : h("p", { class: "soft" }, "No outcome is far from those of the same kind."));
+}
+
+/** What is far off, the further evidence, and the job. */
+function anomaly({ sentence, evidence = [], at, prediction }, page) {
+  const others = evidence.slice(1).join("; ");
+  return h("li", {}, h("strong", {}, sentence), others ? ` Also: ${others}.` : "", " ",
+    h("a", { href: page.jobLink(prediction) }, at ? `Recorded on ${moment(at)}` : "The job"));
 }
 
 function showBoard(root, board) {
   const tables = board.tables ?? [];
-  root.replaceChildren(h("h3", {}, "Accuracy board"),
+  put(root, h("h3", {}, "Accuracy board"),
     h("p", { class: "soft" }, board.note ?? "Published training steps, each predicted by parameters that were fitted without its group. No cluster's outcomes take part."),
-    ...tables.map((each) => h("div", {}, h("h4", {}, each.title), wide(each.title, table(each.title, each.heads.map((head, at) => (at === 0 ? { text: head, left: true } : head)), each.rows.map((row) => row.map(written)))))));
+    h("div", { class: "tables" }, tables.map((each) => h("div", {}, h("h4", {}, each.title), wide(each.title, boardTable(each))))));
 }
 
-function written(value) {
-  return typeof value === "number" ? fixed(value, Number.isInteger(value) ? 0 : 1) : value ?? "";
+/** "10.0%" -> "10.0 %", as everywhere on the page. */
+function spaced(text) {
+  return text.replace(/^([\d.]+)%$/, "$1 %");
+}
+
+/** A table of the board, with a bar for each mean error. */
+function boardTable({ title: name, heads, rows }) {
+  const at = heads.indexOf("mean error");
+  const most = Math.max(...rows.map((row) => parseFloat(row[at]) || 0));
+  const shown = heads.map((head, place) => (place === 0 ? { text: head, left: true } : head));
+  const bar = (text) => h("span", { class: "with-bar" }, h("i", { class: "small-bar", css: { width: `${(3.5 * (parseFloat(text) || 0)) / most}em` } }), text);
+  return table(name, shown, rows.map((row) => row.map((cell, place) => (place === at ? bar(spaced(cell)) : spaced(cell)))));
 }

@@ -3,9 +3,10 @@
 import { AccuracyView } from "./accuracy.js";
 import { ask } from "./api.js";
 import { CompareView } from "./compare.js";
-import { h } from "./dom.js";
+import { h, put } from "./dom.js";
 import { Form } from "./form.js";
 import { JobsView } from "./jobs.js";
+import { title } from "./job.js";
 import * as link from "./link.js";
 import { PlanView } from "./plan.js";
 import { PredictView } from "./predict.js";
@@ -31,6 +32,9 @@ const page = {
   job: () => state.job,
   showProblem: (problem) => form.showProblem(problem),
   clearProblem: () => form.clearProblem(),
+  jobLink: (id) => link.write({ view: "jobs", cluster: page.cluster(), job: {}, options: { jobs: { id } } }),
+  /** A line that stays in sight below the form on a narrow screen. */
+  brief: (line) => { $("brief").textContent = line; $("brief").hidden = !line; },
   gpuOptions: () => form.names.gpus.map((gpu) => ({ value: gpu.name, detail: `${gpu.vendor} ${gpu.arch}, ${humanBytes(gpu.memory_bytes)}` })),
   /** A choice of the view changed; it is asked again unless `again` is false. */
   optionsChanged: (again = true) => { remember(); if (again) soon(); },
@@ -52,11 +56,18 @@ function jobChanged(job) {
   state.job = job;
   remember();
   text.show(job);
+  $("job-line").textContent = title(job);
   soon();
 }
 
+const narrow = matchMedia("(max-width: 58em)");
+/** On a narrow screen the form is folded to a line where it is not what the view is about. */
+function foldForm() {
+  $("form-box").open = !(narrow.matches && state.view !== "predict");
+}
+
 function showViews() {
-  $("views").replaceChildren(...link.VIEWS.map((name) =>
+  put($("views"), ...link.VIEWS.map((name) =>
     h("a", { href: link.write({ ...state, view: name }), "aria-current": name === state.view ? "page" : null }, name === "predict" ? "Predict" : TITLES[name] === "Comparison" ? "Compare" : TITLES[name])));
 }
 
@@ -70,13 +81,16 @@ function open() {
   const hasForm = ["predict", "compare", "plan"].includes(state.view);
   $("job").hidden = !hasForm;
   $("main").className = hasForm ? "with-form" : "";
+  page.brief("");
   $("answer-title").textContent = TITLES[state.view];
   document.title = `${TITLES[state.view]} – precision-time`;
   form.clearProblem();
   form.show(state.job);
   text.show(state.job);
+  $("job-line").textContent = title(state.job);
+  foldForm();
   const root = h("div", { class: `view ${state.view}` });
-  $("view").replaceChildren(root);
+  put($("view"), root);
   view = new MAKERS[state.view](root, page, state.options[state.view]);
   view.update?.(state.job);
   if (before && before !== state.view) {
@@ -87,10 +101,11 @@ function open() {
 
 async function start() {
   const [models, gpus] = await Promise.all([ask("v1/models"), ask("v1/gpus")]);
-  form = new Form($("job"), { models: models.models, gpus: gpus.gpus }, jobChanged);
-  text = new TextBox($("job"), (job) => { form.clearProblem(); form.show(job); state.job = job; remember(); soon(); });
+  text = new TextBox($("form-box"), (job) => { form.clearProblem(); form.show(job); jobChanged(job); });
+  form = new Form($("form-box"), { models: models.models, gpus: gpus.gpus }, jobChanged);
   addEventListener("hashchange", open);
-  $("skip").addEventListener("click", (event) => { event.preventDefault(); $("answer").focus(); });
+  narrow.addEventListener("change", foldForm);
+  for (const id of ["skip", "brief"]) $(id).addEventListener("click", (event) => { event.preventDefault(); $("answer").focus(); });
   $("cluster").addEventListener("change", () => { state.cluster = page.cluster(); remember(); open(); });
   $("copy-link").addEventListener("click", copyLink);
   open();
@@ -112,10 +127,10 @@ async function showClusters() {
   try {
     const { clusters } = await ask("v1/clusters");
     const names = Array.isArray(clusters) ? clusters.map((each) => each.cluster ?? each.name ?? each) : Object.keys(clusters);
-    $("clusters").replaceChildren(...names.map((name) => h("option", { value: name })));
+    put($("clusters"), ...names.map((name) => h("option", { value: name })));
   } catch {
     // without the role to read, a cluster is typed
   }
 }
 
-start().catch((problem) => $("view").replaceChildren(h("p", { class: "note wrong", role: "alert" }, problem.message)));
+start().catch((problem) => put($("view"), h("p", { class: "note wrong", role: "alert" }, problem.message)));

@@ -9,7 +9,7 @@ export function stackedBar({ name, parts, low, high, capacity = 0, bytes = false
   const there = parts.map(([words, value], place) => ({ words, value, place })).filter(({ value }) => value > 0);
   const total = there.reduce((sum, { value }) => sum + value, 0);
   const [scale, unit] = bytes ? byteUnitFor(total) : unitFor(total);
-  const digits = digitsFor(total / scale);
+  const digits = Math.max(1, digitsFor(total / scale));
   const rounded = roundedParts(there.map(({ value }) => value / scale), digits);
   const numbers = rounded.map((value) => `${fixed(value, digits)} ${unit}`);
   const most = Math.max(total, high, capacity) * 1.02;
@@ -17,7 +17,7 @@ export function stackedBar({ name, parts, low, high, capacity = 0, bytes = false
   return h("figure", { class: "stack" },
     h("figcaption", {}, name),
     h("div", { class: "bar", role: "img", "aria-label": `${name}: ${spoken}` }, pieces(there, most), whisker(low, high, most),
-      capacity ? h("i", { class: "limit", css: { left: percent(capacity / most, 3).replace(" ", "") } }) : null),
+      capacity ? h("i", { class: "limit", css: { left: `${((100 * capacity) / most).toFixed(3)}%` } }) : null),
     axis(most / scale, unit),
     h("table", { class: "legend" },
       h("caption", { class: "hidden" }, name),

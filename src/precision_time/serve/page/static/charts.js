@@ -1,7 +1,7 @@
 // Charts by uPlot (vendor/uplot, MIT), which is loaded when the first one is drawn. Every chart stands beside a table
 // with its numbers, so it is one image to a screen reader.
 
-import { h } from "./dom.js";
+import { h, put } from "./dom.js";
 import { fixed, percent, unitFor, usd } from "./units.js";
 
 let loading = null;
@@ -42,7 +42,7 @@ async function draw(root, name, height, make) {
 
 function axis(label, values, size = 56) {
   return {
-    label, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : values(tick))), stroke: colour("--ink"), size,
+    label, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : values(tick))), stroke: colour("--ink"), size,
     grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 },
     font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 22,
   };
@@ -67,7 +67,7 @@ function ticks([low, high]) {
 export function drawFront(root, plan) {
   const options = [...plan.front].filter((option) => option.cost_usd).sort((a, b) => a.finish_s.p50 - b.finish_s.p50);
   if (!options.length) {
-    root.replaceChildren(h("p", { class: "soft" }, "No option has a price, so there is no cost to draw."));
+    put(root, h("p", { class: "soft" }, "No option has a price, so there is no cost to draw."));
     return;
   }
   const [scale, unit] = unitFor(plan.chosen.finish_s.p50);
@@ -106,13 +106,12 @@ export function drawFront(root, plan) {
     }
     ctx.restore();
   };
-  const goal = [deadline ? "deadline" : "", budget ? "budget" : ""].filter(Boolean).join(" and ");
   draw(root, `Front of ${options.length} options: from ${usd(costs.at(-1))} in ${fixed(times.at(-1), 1)} ${unit} to ${usd(costs[0])} in ${fixed(times[0], 2)} ${unit}`, 320, () => ({
     data: [times, costs],
     options: {
       scales: { x: { time: false, distr: 3, range: () => x }, y: { distr: 3, range: () => y } },
       axes: [
-        { ...axis(`time (${unit})${goal ? `; dashed: ${goal}` : ""}; circle: the choice`, short), splits: () => ticks(x) },
+        { ...axis(`time (${unit})`, short, 44), splits: () => ticks(x) },
         { ...axis("cost (US dollars)", (value) => `$${short(value)}`, 64), splits: () => ticks(y) },
       ],
       series: [{}, { stroke: colour("--accent"), width: 2, points: { show: true, size: 9, fill: colour("--accent") } }],
@@ -174,7 +173,7 @@ export function drawShares(root, name, lines, level = null) {
     options: {
       scales: { x: { time: false, range: () => [0.5, Math.max(2, numbers.length) + 0.5] }, y: { range: () => [0, level !== null && level > 0.5 ? 1.02 : top] } },
       axes: [
-        { ...axis("outcomes", (value) => (Number.isInteger(value) ? String(value) : "")) },
+        { ...axis("outcomes", (value) => (Number.isInteger(value) ? String(value) : ""), 44) },
         { ...axis("", (value) => percent(value), 52), labelSize: 0 },
       ],
       series: [{}, ...lines.map((line) => ({ label: line.label, stroke: colour(line.colour), width: 2, dash: line.dash, spanGaps: true, points: { show: numbers.length < 40, size: 6, fill: colour(line.colour) } }))],

@@ -1,7 +1,7 @@
 // Controls that choose several of many: boxes for few names, chips with completion for many.
 
 import { combobox } from "./combobox.js";
-import { h, newId } from "./dom.js";
+import { h, newId, put } from "./dom.js";
 
 /** Boxes, one for each name: {element, values()}. */
 export function checks(legend, names, chosen, changed) {
@@ -37,7 +37,7 @@ export function chips(label, options, chosen, changed) {
   };
   function show() {
     list.hidden = values.length === 0;
-    list.replaceChildren(...values.map((name) =>
+    put(list, ...values.map((name) =>
       h("li", {}, name, h("button", { type: "button", "aria-label": `Remove ${name}`, on: { click: () => remove(name) } }, "×"))));
   }
   show();

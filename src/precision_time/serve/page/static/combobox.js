@@ -1,6 +1,6 @@
 // An input with completion, as the ARIA pattern "editable combobox with list" describes it.
 
-import { h, newId } from "./dom.js";
+import { h, newId, put } from "./dom.js";
 
 const MOST = 60;
 const plain = (text) => text.toLowerCase().replace(/[^a-z0-9.]/g, "");
@@ -27,7 +27,7 @@ export function combobox(name, options, change, properties = {}) {
   function open(all) {
     shown = all ? options().slice(0, 400) : matching(input.value);
     active = all ? shown.findIndex((option) => option.value === input.value) : -1;
-    list.replaceChildren(...shown.map((option, at) =>
+    put(list, ...shown.map((option, at) =>
       h("li", { id: `${listId}-${at}`, role: "option", "aria-selected": "false", on: { mousedown: (event) => { event.preventDefault(); choose(at); } } },
         h("span", {}, option.value), option.detail ? h("small", {}, option.detail) : null)));
     list.hidden = shown.length === 0;

@@ -3,7 +3,7 @@
 import { latest } from "./api.js";
 import { axis, legend, pieces, whisker } from "./bars.js";
 import { chips, checks } from "./choose.js";
-import { h, newId, speak, table, wide } from "./dom.js";
+import { h, newId, put, speak, table, wide } from "./dom.js";
 import { humanBytes, humanSeconds, percent, secondsInterval, unitFor, usd } from "./units.js";
 import words from "./words.js";
 
@@ -23,7 +23,7 @@ export class CompareView {
     this.root = root;
     this.options = options;
     this.precisions = checks("Precisions", Object.keys(words.precisions), list(options.precisions) ?? USUAL, () => this.choose());
-    this.gpus = chips("GPUs to compare", page.gpuOptions, list(options.gpus) ?? [], () => this.choose());
+    this.gpus = chips("Further GPUs", page.gpuOptions, list(options.gpus) ?? [], () => this.choose());
     const [counts, sort] = [newId("counts"), newId("sort")];
     this.counts = h("input", { id: counts, type: "text", placeholder: "as in the job", value: options.counts ?? "", autocomplete: "off", on: { input: () => this.choose() } });
     this.sort = h("select", { id: sort, on: { change: () => this.choose() } },
@@ -47,10 +47,10 @@ export class CompareView {
   }
 
   async update(job) {
-    this.root.classList.add("waiting");
+    this.result.classList.add("waiting");
     const asked = { job, cluster: this.page.cluster() };
     if (this.precisions.values().length) asked.precisions = this.precisions.values();
-    if (this.gpus.values().length) asked.gpus = this.gpus.values();
+    if (this.gpus.values().length) asked.gpus = [...new Set([job.gpu ?? "a100-80gb-sxm", ...this.gpus.values()])];
     const counts = list(this.options.counts);
     if (counts) asked.counts = counts.map((count) => (/^\d+$/.test(count) ? Number(count) : count));
     try {
@@ -60,10 +60,10 @@ export class CompareView {
     } catch (problem) {
       if (problem.name === "AbortError") return;
       this.page.showProblem(problem);
-      this.result.replaceChildren(h("p", { class: "problem" }, problem.message));
+      put(this.result, h("p", { class: "problem" }, problem.message));
       speak(problem.message);
     }
-    this.root.classList.remove("waiting");
+    this.result.classList.remove("waiting");
   }
 
   show({ rows, explanations = [], baseline }) {
@@ -75,8 +75,8 @@ export class CompareView {
     const [scale, unit] = unitFor(most);
     const terms = Object.entries(words.terms);
     const there = terms.map(([term, label], place) => [place, label, term]).filter(([, , term]) => good.some((row) => row.estimate.breakdown[term] > 0));
-    this.result.replaceChildren(
-      h("figure", { class: "stack" }, h("figcaption", {}, "Time of one step; lines: P10 to P90"),
+    put(this.result,
+      h("figure", { class: "stack" }, h("figcaption", {}, `Time of one step of ${common(rows)}`, h("span", { class: "soft" }, " Lines: P10 to P90.")),
         h("ul", { class: "rows" }, named.map((row) => this.row(row, terms, most))),
         good.length ? axis(most / scale, unit) : null, legend(there)),
       wide("Table of the comparison", this.table(named)),
@@ -95,14 +95,14 @@ export class CompareView {
   }
 
   table(rows) {
-    const heads = [{ text: "job", left: true }, "step", "P10 to P90", "speed-up", "run", "cost", "memory", "MFU", "job form"];
+    const heads = [{ text: "job", left: true }, "step", "P10 to P90", "speed-up", "run", "cost", "memory", { text: "fits", left: true }, "MFU", ""];
     return table("Comparison", heads, rows.filter((row) => row.estimate).map(({ estimate, job, ...row }) => {
       const step = secondsInterval(estimate.step);
       const { memory } = estimate;
       return [
         row.name, step.middle, step.ends, row.baseline ? "1" : row.speed_up ? row.speed_up.toFixed(2) : "",
         estimate.run ? humanSeconds(estimate.run.p50) : "", estimate.cost_usd ? usd(estimate.cost_usd.p50) : "",
-        h("span", { class: memory.fits ? "" : "no" }, memory.fits ? humanBytes(memory.peak_bytes) : `${humanBytes(memory.peak_bytes)}, does not fit`),
+        humanBytes(memory.peak_bytes), h("span", { class: memory.fits ? "yes" : "no" }, memory.fits ? "yes" : "no"),
         estimate.utilisation?.mfu ? percent(estimate.utilisation.mfu, 1) : "",
         h("button", { type: "button", class: "choice", "aria-label": `Use ${row.name}`, on: { click: () => this.page.takeJob(this.changed(job)) } }, "Use"),
       ];
@@ -125,6 +125,14 @@ function name(job, rows) {
   const differs = (field) => rows.some((row) => row.job[field] !== job[field]);
   const gpus = differs("gpu") || differs("gpus") ? `${job.gpus ?? 1} x ${job.gpu}` : "";
   return [differs("precision") || !gpus ? job.precision ?? "fp32" : "", gpus].filter(Boolean).join(", ");
+}
+
+/** What all rows share: "resnet50 on 8 x a100-80gb-sxm". */
+function common(rows) {
+  const first = rows[0].job;
+  const same = (field) => rows.every((row) => row.job[field] === first[field]);
+  const gpus = [same("gpus") ? `${first.gpus ?? 1} x` : "", same("gpu") ? first.gpu : ""].filter(Boolean).join(" ");
+  return `${first.model ?? "a traced model"}${same("precision") ? ` in ${first.precision ?? "fp32"}` : ""}${same("gpu") ? ` on ${gpus}` : ""}.`;
 }
 
 function fastest(rows) {

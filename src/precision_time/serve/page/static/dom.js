@@ -27,10 +27,16 @@ function fill(element, properties, children) {
   return element;
 }
 
-/** A table. `heads` are texts, or {text, left} for a column of words; cells are texts or elements. */
+/** Replaces what is in an element; null stands for nothing. */
+export function put(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false && child !== ""));
+}
+
+/** A table. `heads` are texts, or {text, left} for a column of words, or "" for one of buttons; cells are texts or
+ * elements. */
 export function table(caption, heads, rows, properties = {}) {
   const words = heads.map((head) => (head.left ? "text" : null));
-  const top = heads.map((head) => h("th", { scope: "col", class: head.left ? "text" : null }, head.text ?? head));
+  const top = heads.map((head) => head === "" ? h("td", {}) : h("th", { scope: "col", class: head.left ? "text" : null }, head.text ?? head));
   const body = rows.map((cells) =>
     h("tr", {}, cells.map((cell, at) =>
       at === 0 ? h("th", { scope: "row", class: words[at] }, cell) : h("td", { class: words[at] }, cell))));

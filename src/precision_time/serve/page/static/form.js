@@ -1,16 +1,17 @@
 // The form of a job: one control for each field of the field table. The job itself is the truth; controls show it.
 
 import { combobox } from "./combobox.js";
-import { h, newId } from "./dom.js";
+import { h, newId, put } from "./dom.js";
 import { fieldOf, fieldsOf, get, isObject, set, typed, written } from "./job.js";
 import { humanBytes, humanCount } from "./units.js";
 import words from "./words.js";
 
 const MAIN = ["model", "gpu", "gpus", "precision", "batch_size", "layout"];
-const LENGTH = ["run.epochs", "run.dataset", "run.price"];
+const LENGTH = ["run.epochs", "run.steps", "run.dataset", "run.price"];
 const NAMES = {
-  model: "Model", gpu: "GPU", gpus: "Number of GPUs", precision: "Precision", batch_size: "Batch per GPU",
-  layout: "Layout", "run.epochs": "Epochs", "run.dataset": "Data set", "run.price": "Price list",
+  model: "Model", gpu: "GPU", gpus: "GPUs", precision: "Precision", batch_size: "Batch per GPU",
+  layout: "Layout", "run.epochs": "Epochs", "run.steps": "or steps",
+  "input.seq_len": "Sequence length", "run.dataset": "Data set", "run.price": "Price list",
 };
 const LAYOUTS = {
   dp: "a copy of the model on every GPU", fsdp: "weights, gradients and states sharded", zero1: "states sharded",
@@ -20,6 +21,12 @@ const INSIDE = ["model_config", "input", "run", "data"];
 /** Fields of the job whose own fields have controls. */
 const SETTLE_MS = 600;
 /** How long an error waits while the user types. */
+
+/** "image_size" -> "Image size". */
+function readable(name) {
+  const words = name.replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
 
 /** The form in `root`. `changed(job)` is called with every change; `names` has the models and GPUs of the server. */
 export class Form {
@@ -56,12 +63,11 @@ export class Form {
     const hint = hinted && field.meaning ? h("small", { id: `${id}-hint` }, field.meaning) : null;
     const attributes = {
       id, "aria-describedby": hint ? `${id}-hint ${id}-error` : `${id}-error`,
-      title: hinted ? null : [field.meaning, field.range].filter(Boolean).join(": "),
+      title: `${path}: ${hinted ? field.range : field.meaning}`,
     };
     const error = h("div", { id: `${id}-error`, class: "problem" });
     const control = this.input(path, field, attributes);
-    const word = path.includes(".") && !path.startsWith("run.") ? path.split(".")[1] : path;
-    const label = h("label", { for: id }, NAMES[path] ?? field.name, NAMES[path] ? h("code", { "aria-hidden": "true" }, word) : null);
+    const label = h("label", { for: id }, NAMES[path] ?? readable(field.name));
     const element = h("div", { class: `field${path === "model" || path === "gpu" ? " broad" : ""}` }, label, control.element, hint, error);
     this.controls.set(path, { ...control, error });
     return element;
@@ -140,9 +146,9 @@ export class Form {
     const model = this.models.get(this.job.model);
     const paths = (section) => (model ? Object.keys(model[section]).map((key) => `${section}.${key}`) : []);
     for (const path of [...this.controls.keys()]) if (/^(input|model_config)\./.test(path)) this.controls.delete(path);
-    this.inputs.replaceChildren(...paths("input").map((path) => this.control(path)));
+    put(this.inputs, ...paths("input").map((path) => this.control(path)));
     this.inputs.hidden = !this.inputs.children.length;
-    this.shape.replaceChildren(...paths("model_config").map((path) => this.control(path, true)));
+    put(this.shape, ...paths("model_config").map((path) => this.control(path, true)));
     this.shapeGroup.hidden = !this.shape.children.length;
   }
 
@@ -165,16 +171,19 @@ export class Form {
    * types in that field, the error waits for a pause. */
   showProblem(problem) {
     this.clearProblem();
-    const path = this.pathOf(problem.field);
+    const path = this.pathOf(problem.field) || this.pathOfValue(problem.message);
     const control = this.controls.get(path);
     const show = () => {
       const place = control?.error ?? this.general;
       control?.input.setAttribute("aria-invalid", "true");
       control?.input.closest("details")?.setAttribute("open", "");
-      place.replaceChildren(h("p", {}, problem.message), ...this.choices(path, control ? problem.nearest : []));
+      const nearest = control ? problem.nearest : [];
+      const sentence = nearest.length ? problem.message.replace(/; nearest: .*$/s, ". Nearest:") : problem.message;
+      put(place, h("p", {}, sentence), this.choices(path, nearest));
     };
     const typing = control && document.activeElement === control.input && this.typedAt;
-    this.pending = typing ? { show, timer: setTimeout(show, SETTLE_MS) } : null;
+    const late = () => { this.pending = null; show(); };
+    this.pending = typing ? { show, timer: setTimeout(late, SETTLE_MS) } : null;
     if (!typing) show();
   }
 
@@ -191,9 +200,18 @@ export class Form {
   /** The path of the control that a problem's field means: "gpu", "run.epochs", "job.gpu" or "epochs". */
   pathOf(field) {
     if (!field) return "";
+    if (["tp", "pp", "cp", "ep", "dp", "vpp", "zero"].includes(field)) return "layout";
     const name = field.replace(/^job\./, "").replace(/\[\d+\]$/, "");
     const paths = [...this.controls.keys()];
     return paths.find((path) => path === name) ?? paths.find((path) => path.split(".")[1] === name) ?? name;
+  }
+
+  /** The path of the control whose value a sentence quotes: "unknown GPU 'a100x'". */
+  pathOfValue(sentence) {
+    return [...this.controls.keys()].find((path) => {
+      const value = written(get(this.job, path));
+      return value !== "" && (sentence.includes(`'${value}'`) || sentence.includes(`"${value}"`));
+    }) ?? "";
   }
 
   settle() {
@@ -207,9 +225,9 @@ export class Form {
   clearProblem() {
     if (this.pending) clearTimeout(this.pending.timer);
     this.pending = null;
-    this.general.replaceChildren();
+    put(this.general);
     for (const { input, error } of this.controls.values()) {
-      if (error.firstChild) error.replaceChildren();
+      if (error.firstChild) put(error);
       input.removeAttribute("aria-invalid");
     }
   }

@@ -1,7 +1,7 @@
 // The view of kept predictions with their outcomes, and the form that records one.
 
 import { ask } from "./api.js";
-import { h, newId, speak, table, wide } from "./dom.js";
+import { h, newId, put, speak, table, wide } from "./dom.js";
 import { title } from "./job.js";
 import { humanBytes, humanSeconds, moment, percent, secondsInterval } from "./units.js";
 
@@ -43,7 +43,7 @@ export class JobsView {
     try {
       await Promise.all([this.load(), this.options.id ? this.open(this.options.id) : null]);
     } catch (problem) {
-      this.list.replaceChildren(h("p", { class: "note wrong", role: "alert" }, problem.message));
+      put(this.list, h("p", { class: "note wrong", role: "alert" }, problem.message));
     }
   }
 
@@ -52,11 +52,11 @@ export class JobsView {
     const { predictions, next } = await ask(`v1/predictions?${query}`);
     this.rows = before ? [...this.rows, ...predictions] : predictions;
     if (!this.rows.length) {
-      this.list.replaceChildren(h("p", {}, `Cluster ${this.page.cluster()} has no predictions yet. Keep one in the view Predict, or `, h("code", {}, "POST /v1/predict"), "."));
+      put(this.list, h("p", {}, `Cluster ${this.page.cluster()} has no predictions yet. Keep one in the view Predict, or `, h("code", {}, "POST /v1/predict"), "."));
       return;
     }
     const heads = [{ text: "job", left: true }, { text: "predicted on", left: true }, "step", "P10 to P90", "measured", { text: "difference", left: true }, "outcomes"];
-    this.list.replaceChildren(
+    put(this.list,
       wide("Predictions", table("Predictions, the latest first", heads, this.rows.map((row) => this.row(row)), { class: "jobs" })),
       next ? h("button", { type: "button", on: { click: () => this.load(next) } }, "Older") : "");
   }
@@ -66,7 +66,7 @@ export class JobsView {
     const outcome = row.outcomes.findLast((each) => measuredStep(each));
     const measured = outcome ? measuredStep(outcome) : null;
     return [
-      h("a", { href: `#/jobs?jobs.id=${encodeURIComponent(row.id)}${this.page.cluster() === "default" ? "" : `&cluster=${encodeURIComponent(this.page.cluster())}`}`, "aria-current": row.id === this.options.id ? "true" : null }, title(row.job)),
+      h("a", { href: this.page.jobLink(row.id), "aria-current": row.id === this.options.id ? "true" : null }, title(row.job)),
       moment(row.made_at), step.middle, step.ends, measured ? humanSeconds(measured) : "", measured ? difference(measured, row.step) : "", String(row.outcomes.length || ""),
     ];
   }
@@ -75,7 +75,7 @@ export class JobsView {
     const { prediction, outcomes } = await ask(`v1/predictions/${encodeURIComponent(id)}`);
     const { estimate } = prediction;
     const step = secondsInterval(estimate.step);
-    this.detail.replaceChildren(h("section", { class: "panel", "aria-label": "Prediction and outcomes" },
+    put(this.detail, h("section", { class: "panel", "aria-label": "Prediction and outcomes" },
       h("h3", {}, title(prediction.job)),
       h("p", { class: "soft" }, `Predicted on ${moment(prediction.made_at)} for cluster ${prediction.cluster} as `, h("code", {}, prediction.id)),
       h("p", {}, `Step ${step.middle} (${step.ends})`, estimate.run ? `; run ${humanSeconds(estimate.run.p50)}` : "", `; memory ${humanBytes(estimate.memory.peak_bytes)}.`),
@@ -89,7 +89,7 @@ export class JobsView {
   close() {
     this.options.id = "";
     this.page.optionsChanged(false);
-    this.detail.replaceChildren();
+    put(this.detail);
     this.load();
   }
 
@@ -126,12 +126,12 @@ export class JobsView {
     const outcome = {};
     let good = true;
     for (const [name, { input, error }] of Object.entries(inputs)) {
-      error.replaceChildren();
+      put(error);
       input.removeAttribute("aria-invalid");
       if (!input.value.trim()) continue;
       outcome[name] = FIELDS[name].read(input.value);
       if (Number.isFinite(outcome[name]) && outcome[name] > 0) continue;
-      error.replaceChildren(h("p", {}, `${input.value.trim()} is no positive number with a unit; write it as ${FIELDS[name].placeholder}`));
+      put(error, h("p", {}, `${input.value.trim()} is no positive number with a unit; write it as ${FIELDS[name].placeholder}`));
       input.setAttribute("aria-invalid", "true");
       if (good) input.focus();
       good = false;
@@ -145,7 +145,7 @@ export class JobsView {
       await Promise.all([this.open(id), this.load()]);
       speak("The outcome is recorded.");
     } catch (problem) {
-      (inputs[problem.field]?.error ?? general).replaceChildren(h("p", {}, problem.message));
+      put(inputs[problem.field]?.error ?? general, h("p", {}, problem.message));
     }
   }
 }

@@ -3,13 +3,13 @@
 import { latest } from "./api.js";
 import { drawFront } from "./charts.js";
 import { checks } from "./choose.js";
-import { h, newId, speak, table, wide } from "./dom.js";
-import { humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
+import { h, newId, put, speak, table, wide } from "./dom.js";
+import { fixed, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
 import words from "./words.js";
 
 const FIELDS = {
-  deadline_hours: { label: "Deadline in hours", placeholder: "none" },
-  budget_usd: { label: "Budget in US dollars", placeholder: "none" },
+  deadline_hours: { label: "Deadline (hours)", placeholder: "none" },
+  budget_usd: { label: "Budget (US dollars)", placeholder: "none" },
   confidence: { label: "Probability", placeholder: "0.9" },
   gpus: { label: "Numbers of GPUs", placeholder: "1..64" },
   global_batch_size: { label: "Global batch", placeholder: "as in the job" },
@@ -35,7 +35,7 @@ export class PlanView {
     root.append(
       h("form", { class: "panel choices", "aria-label": "Goal", on: { submit: (event) => { event.preventDefault(); this.plan(); } } },
         h("div", { class: "fields" }, Object.keys(FIELDS).map((name) => this.field(name)),
-          h("div", { class: "field" }, h("label", { for: objective }, "Least"), this.objective)),
+          h("div", { class: "field" }, h("label", { for: objective }, "Minimise"), this.objective)),
         this.providers.element, this.precisions.element,
         h("div", { class: "row" }, this.button, h("small", { class: "soft" }, "No provider: all. No precision: that of the job."))),
       this.result);
@@ -69,7 +69,7 @@ export class PlanView {
     this.options.run = "1";
     this.page.optionsChanged(false);
     this.clear();
-    this.root.classList.add("waiting");
+    this.result.classList.add("waiting");
     this.button.disabled = true;
     this.button.textContent = "Planning ...";
     try {
@@ -83,7 +83,7 @@ export class PlanView {
     }
     this.button.disabled = false;
     this.button.textContent = "Plan";
-    this.root.classList.remove("waiting");
+    this.result.classList.remove("waiting");
   }
 
   asked() {
@@ -103,7 +103,7 @@ export class PlanView {
   clear() {
     for (const { input, error } of Object.values(this.inputs)) {
       input.removeAttribute("aria-invalid");
-      error.replaceChildren();
+      put(error);
     }
   }
 
@@ -112,28 +112,28 @@ export class PlanView {
     const at = this.inputs[name];
     if (at && !(name in this.page.job())) {
       at.input.setAttribute("aria-invalid", "true");
-      at.error.replaceChildren(h("p", {}, problem.message));
+      put(at.error, h("p", {}, problem.message));
       at.input.focus();
     } else {
       this.page.showProblem(problem);
     }
-    this.result.replaceChildren(h("p", { class: "note wrong" }, problem.message));
+    put(this.result, h("p", { class: "note wrong" }, problem.message));
     speak(problem.message);
   }
 
   show(plan) {
     const { chosen, front, left_out: left, worth_measuring: worth } = plan;
     const chart = h("div", { class: "chart" });
-    this.result.replaceChildren(
+    put(this.result,
       h("section", { class: "panel chosen" }, h("h3", {}, "Launch"),
         h("p", { class: "headline" }, `${named(chosen)}, ${chosen.layout}, batch ${chosen.batch_size}${chosen.grad_accum > 1 ? ` x ${chosen.grad_accum}` : ""}`),
         h("p", { class: "soft" }, rented(chosen)),
         h("div", { class: "cards" }, facts(chosen, plan.goal)),
         h("div", { class: "row" }, h("button", { type: "button", on: { click: () => this.use(chosen) } }, "Put it into the form"))),
-      h("figure", {}, h("figcaption", {}, "Time and cost of the run in the median: nothing tried is both faster and cheaper than a point of the line"), chart),
+      h("figure", {}, h("figcaption", {}, "Time and cost of the run in the median: nothing tried is both faster and cheaper than a point of the line", h("span", { class: "soft" }, " Dashed: deadline and budget. Circle: the choice.")), chart),
       wide("Options on the front", this.table(front)),
-      h("p", { class: "soft" }, `${humanCount(plan.tried)} options tried at a global batch of ${humanCount(plan.global_batch_size)}; ${humanCount(plan.meet_the_goal)} meet the goal.`),
-      left.length ? h("section", {}, h("h3", {}, "Left out"), h("ul", {}, left.map((each) => h("li", {}, `${each.count} ${each.reason}${each.nearest ? `: ${each.nearest}` : ""}`)))) : null,
+      h("p", { class: "soft" }, `${fixed(plan.tried, 0)} options tried at a global batch of ${fixed(plan.global_batch_size, 0)}; ${fixed(plan.meet_the_goal, 0)} meet the goal.`),
+      left.length ? h("section", {}, h("h3", {}, "Left out"), h("ul", {}, left.map((each) => h("li", {}, `${fixed(each.count, 0)} ${each.reason}${each.nearest ? `: ${each.nearest}` : ""}`)))) : null,
       h("details", {}, h("summary", {}, "What this rests on"), h("ul", {}, plan.basis.map((each) => h("li", {}, each)))),
       worth ? h("p", { class: "note" }, `Worth measuring first: ${worth.job.gpus} x ${worth.job.gpu}, ${worth.job.precision}. It narrows the step from ±${percent(worth.half_width_before)} to ±${percent(worth.half_width_after)}.`) : null);
     drawFront(chart, plan);
@@ -141,11 +141,12 @@ export class PlanView {
   }
 
   table(front) {
-    const heads = [{ text: "option", left: true }, { text: "rented", left: true }, "time", "P10 to P90", "cost", "energy", "goal met", "job form"];
+    const one = new Set(front.map((option) => option.precision)).size === 1;
+    const heads = [{ text: "option", left: true }, { text: "rented", left: true }, "time", "P10 to P90", "cost", "energy", "goal met", ""];
     return table("Options that no other beats in both time and cost", heads, front.map((option) => {
       const time = secondsInterval(option.finish_s);
       return [
-        `${named(option)}, batch ${option.batch_size}`, option.rented ? option.rented.instance || option.rented.provider : "", time.middle, time.ends,
+        `${one ? `${option.gpus} x ${option.gpu}` : named(option)}, batch ${option.batch_size}`, option.rented ? option.rented.instance || option.rented.provider : "", time.middle, time.ends,
         option.cost_usd ? usd(option.cost_usd.p50) : "", option.energy_kwh ? `${humanCount(option.energy_kwh.p50)} kWh` : "", percent(option.chance),
         h("button", { type: "button", class: "choice", "aria-label": `Use ${named(option)}`, on: { click: () => this.use(option) } }, "Use"),
       ];
@@ -170,7 +171,7 @@ function rented({ rented: of }) {
 
 function facts(option, goal) {
   const card = (name, { middle, ends }, further) => h("div", { class: "card" }, h("h3", {}, name), h("p", { class: "big" }, middle),
-    ends ? h("p", { class: "ends" }, ends, h("span", { class: "soft" }, " P10 to P90")) : null, further ? h("p", { class: "soft" }, further) : null);
+    ends ? h("p", { class: "ends" }, h("span", { class: "soft" }, "P10–P90 "), ends) : null, further ? h("p", { class: "soft" }, further) : null);
   const sure = (name, share) => `${name} with ${percent(share)}`;
   return [
     card("Finished after", secondsInterval(option.finish_s), goal.deadline_hours ? sure("in time", option.in_time) : null),

@@ -2,12 +2,15 @@
 
 import { ask, latest } from "./api.js";
 import { stackedBar } from "./bars.js";
-import { h, newId, speak, wide } from "./dom.js";
+import { h, newId, put, speak, wide } from "./dom.js";
 import { title } from "./job.js";
-import { change, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
+import { bytesInterval, change, energyInterval, fixed, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
 import words from "./words.js";
 
 const request = latest();
+const SHARED = ["job", "model", "family", "precision", "gpu"];
+const SHARED_WORDS = { gpu: "GPU", family: "model family" };
+/** What outcomes that correct a prediction have in common with it, the most telling first. */
 
 /** The view in `root`. `page` has `cluster()`, `showProblem(problem)`, `clearProblem()` and `openJob(id)`. */
 export class PredictView {
@@ -20,18 +23,20 @@ export class PredictView {
   }
 
   async update(job) {
-    this.root.classList.add("waiting");
+    this.answer.classList.add("waiting");
     let found;
     try {
       found = await request("v1/predict", { job, cluster: this.page.cluster(), keep: false });
     } catch (problem) {
       if (problem.name === "AbortError") return;
       this.page.showProblem(problem);
+      this.page.brief("");
+      if (!this.answer.firstChild) put(this.answer, h("p", { class: "soft" }, "The prediction appears here once the marked field is right."));
       speak(problem.message);
       return;
     }
     this.page.clearProblem();
-    this.root.classList.remove("waiting");
+    this.answer.classList.remove("waiting");
     this.show(job, found);
   }
 
@@ -39,7 +44,7 @@ export class PredictView {
     const save = h("button", { type: "button", class: "main", on: { click: () => this.save(job, save) } }, "Keep this prediction");
     const hasRun = Boolean(estimate.goodput);
     if (hasRun) this.walltime.show(job);
-    this.answer.replaceChildren(
+    put(this.answer,
       h("p", { class: "headline" }, title(estimate.job)),
       cards(estimate),
       corrected(correction),
@@ -49,6 +54,7 @@ export class PredictView {
       hasRun ? this.walltime.element : null,
       basis(estimate),
       h("div", { class: "row" }, save, h("small", { class: "soft" }, "A kept prediction is listed under Jobs, where its outcome can be recorded.")));
+    this.page.brief([secondsInterval(estimate.step).middle, estimate.run ? humanSeconds(estimate.run.p50) : "", estimate.cost_usd ? usd(estimate.cost_usd.p50) : "", humanBytes(estimate.memory.peak_bytes)].filter(Boolean).join(" · "));
     speak(spoken(estimate));
   }
 
@@ -56,7 +62,7 @@ export class PredictView {
     button.disabled = true;
     try {
       const kept = await ask("v1/predict", { job, cluster: this.page.cluster() });
-      button.replaceWith(h("span", { role: "status" }, "Kept as ", h("a", { href: `#/jobs?jobs.id=${encodeURIComponent(kept.id)}` }, h("code", {}, kept.id)), "."));
+      button.replaceWith(h("span", { role: "status" }, "Kept as ", h("a", { href: this.page.jobLink(kept.id) }, h("code", {}, kept.id)), "."));
     } catch (problem) {
       button.disabled = false;
       this.page.showProblem(problem);
@@ -66,7 +72,7 @@ export class PredictView {
 
 function card(name, { middle, ends }, further = null, kind = "") {
   return h("div", { class: `card ${kind}` }, h("h3", {}, name), h("p", { class: "big" }, middle),
-    ends ? h("p", { class: "ends" }, ends, h("span", { class: "soft" }, " P10 to P90")) : null, further ? h("p", { class: "soft" }, further) : null);
+    ends ? h("p", { class: "ends" }, h("span", { class: "soft" }, "P10–P90 "), ends) : null, further ? h("p", { class: "soft" }, further) : null);
 }
 
 function cards(estimate) {
@@ -81,10 +87,9 @@ function cards(estimate) {
     card("Step", secondsInterval(estimate.step)),
     estimate.run ? card("Run", secondsInterval(estimate.run), estimate.steps ? `${humanCount(estimate.steps)} steps` : null) : null,
     estimate.cost_usd ? card("Cost", interval(estimate.cost_usd, usd), rented(estimate.rental)) : null,
-    card("Memory of a GPU", { middle: humanBytes(memory.peak_bytes), ends: `${humanBytes(memory.peak_interval_bytes.p10)} to ${humanBytes(memory.peak_interval_bytes.p90)}` },
-      fits, memory.fits ? "" : "wrong"),
+    card("Memory of a GPU", bytesInterval({ ...memory.peak_interval_bytes, p50: memory.peak_bytes }), fits, memory.fits ? "" : "wrong"),
     card("Speed", speed, utilisation?.mfu ? `MFU ${percent(utilisation.mfu, 1)} of the ${utilisation.peak} peak` : null),
-    estimate.energy_j ? card("Energy of the GPUs", interval(estimate.energy_j, (joules) => `${humanCount(joules / 3.6e6)} kWh`)) : null);
+    estimate.energy_j ? card("Energy of the GPUs", energyInterval(estimate.energy_j)) : null);
 }
 
 function rented(rental) {
@@ -95,14 +100,10 @@ function rented(rental) {
 
 function corrected(correction) {
   if (!correction) return null;
-  const by = correction.ratio ?? correction.factor;
-  const count = correction.outcomes ?? correction.count;
-  const parts = [
-    Number.isFinite(by) ? `Step corrected by ${change(by)}` : "Corrected",
-    Number.isFinite(count) ? ` by ${humanCount(count)} outcomes of this cluster` : " by outcomes of this cluster",
-    ".",
-  ];
-  return h("p", { class: "note" }, parts.join(""));
+  const { outcomes, factor, cluster, sharing } = correction;
+  const shared = SHARED.filter((name) => sharing[name]).map((name) => `${fixed(sharing[name], 0)} of this ${SHARED_WORDS[name] ?? name}`);
+  const count = outcomes === 1 ? "1 outcome" : `${fixed(outcomes, 0)} outcomes`;
+  return h("p", { class: "note" }, `Step corrected by ${change(factor)} by ${count} of cluster ${cluster}${shared.length ? `: ${shared.join(", ")}` : ""}.`);
 }
 
 function stepBar(estimate) {
@@ -169,9 +170,9 @@ class TimeLimit {
     const asked = { job: this.job, cluster: this.page.cluster(), keep: false, confidence: Number(this.confidence.value), format: this.format.value };
     try {
       const limit = await this.request("v1/walltime", asked);
-      this.text.replaceChildren(wide("Lines for the scheduler", h("pre", {}, limit.text)));
+      put(this.text, wide("Lines for the scheduler", h("pre", {}, limit.text)));
     } catch (problem) {
-      if (problem.name !== "AbortError") this.text.replaceChildren(h("p", { class: "problem" }, problem.message));
+      if (problem.name !== "AbortError") put(this.text, h("p", { class: "problem" }, problem.message));
     }
   }
 }

@@ -1,16 +1,20 @@
 // A job as text: shown as YAML, and read from pasted or dropped files of the job or of other programs by the server.
 
 import { ask } from "./api.js";
-import { h, newId } from "./dom.js";
+import { h, newId, put } from "./dom.js";
 import { asYaml } from "./job.js";
 
 const LARGEST = 512 * 1024;
 const PAUSE_MS = 250;
+const OF_MODEL = ["model", "model_config", "input"];
+const OF_FORM = ["gpu", "gpus", "run"];
+/** What the form keeps where a file of another program has none. */
 
 /** The box below the form. `taken(job)` is called with every job that was read. */
 export class TextBox {
   constructor(root, taken) {
     this.taken = taken;
+    this.current = {};
     const id = newId("text");
     this.area = h("textarea", {
       id, rows: "10", spellcheck: "false", autocapitalize: "off", "aria-describedby": `${id}-hint ${id}-notes`,
@@ -46,12 +50,13 @@ export class TextBox {
 
   /** Shows a job, unless the user is writing here. */
   show(job) {
+    this.current = job;
     if (document.activeElement !== this.area) this.area.value = asYaml(job);
   }
 
   typed() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.read(this.area.value, "job.yaml", false), PAUSE_MS);
+    this.timer = setTimeout(() => this.read(this.area.value, "", false), PAUSE_MS);
   }
 
   async open(file) {
@@ -68,18 +73,33 @@ export class TextBox {
   async read(text, name, shown) {
     if (!text.trim()) return;
     try {
-      const found = await ask("v1/import", { text, name });
+      const found = await ask("v1/import", { text, ...nameOf(text, name) });
       const notes = (found.notes ?? []).map((note) => (typeof note === "string" ? note : JSON.stringify(note)));
       this.say([`Read as ${found.kind}.`, ...notes], false);
-      this.taken(found.job);
-      if (shown) this.area.value = asYaml(found.job);
+      const job = found.kind === "job file" ? found.job : this.completed(found.job);
+      this.taken(job);
+      if (shown) this.area.value = asYaml(job);
     } catch (problem) {
       this.say([problem.message], true);
     }
   }
 
+  /** The job of another program's file, which often has no model, with the model, GPUs and length of the form. */
+  completed(job) {
+    const { current } = this;
+    const kept = [...(job.model ? [] : OF_MODEL), ...OF_FORM].filter((name) => name in current && (!(name in job) || (name === "gpus" && job.gpus === 1)));
+    return { ...job, ...Object.fromEntries(kept.map((name) => [name, current[name]])) };
+  }
+
   say(lines, wrong) {
     this.notes.className = wrong ? "notes problem" : "notes";
-    this.notes.replaceChildren(...lines.map((line) => h("p", {}, line)));
+    put(this.notes, ...lines.map((line) => h("p", {}, line)));
   }
+}
+
+/** The name that says how pasted text is written: YAML where its first line is a key. */
+function nameOf(text, name) {
+  if (name) return { name };
+  const first = text.split("\n").map((line) => line.trim()).find((line) => line && !line.startsWith("#"));
+  return /^[\w"'.-]+:(\s|$)/.test(first ?? "") && !/^#(!|SBATCH)/m.test(text) ? { name: "pasted.yaml" } : {};
 }

@@ -41,12 +41,12 @@ export function usd(value) {
 }
 
 export function percent(share, digits = 0) {
-  return `${fixed(100 * share, digits)} %`;
+  return `${fixed(100 * share, digits)}\u00a0%`;
 }
 
 /** "+8 %" */
 export function change(ratio) {
-  return `${ratio >= 1 ? "+" : "−"}${percent(Math.abs(ratio - 1))}`;
+  return `${ratio >= 1 ? "+" : "−"}${percent(Math.abs(ratio - 1), 1)}`;
 }
 
 /** P50 with its unit, and P10 and P90 in the same unit: {middle: "126 ms", ends: "102 to 155 ms"}. */
@@ -55,6 +55,21 @@ export function secondsInterval(interval) {
   const digits = digitsFor(interval.p50 / scale);
   const [low, middle, high] = [interval.p10, interval.p50, interval.p90].map((each) => fixed(each / scale, digits));
   return { middle: `${middle} ${unit}`, ends: `${low} to ${high} ${unit}` };
+}
+
+/** The same of sizes. */
+export function bytesInterval({ p10, p50, p90 }) {
+  const [scale, unit] = byteUnitFor(p50);
+  const digits = scale > 1 ? digitsFor(p50 / scale) : 0;
+  const [low, middle, high] = [p10, p50, p90].map((each) => fixed(each / scale, digits));
+  return { middle: `${middle} ${unit}`, ends: `${low} to ${high} ${unit}` };
+}
+
+/** And of joules, in kilowatt-hours. */
+export function energyInterval({ p10, p50, p90 }) {
+  const digits = digitsFor(p50 / 3.6e6);
+  const [low, middle, high] = [p10, p50, p90].map((each) => fixed(each / 3.6e6, digits));
+  return { middle: `${middle} kWh`, ends: `${low} to ${high} kWh` };
 }
 
 export function interval(of, write) {
