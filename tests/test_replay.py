@@ -46,7 +46,8 @@ def test_sources_are_repositories_and_submitters() -> None:
 
 
 def test_rows_are_those_of_the_tables(rows: list[HeldOutRow]) -> None:
-    known = {row.id: row for name in ("measurements.csv", "internevo.csv") for row in read_table(TABLE.parents[1] / "published" / name).rows}  # fmt: skip
+    tables = [read_table(TABLE.parents[1] / "published" / name) for name in ("measurements.csv", "internevo.csv")]
+    known = {row.id: row for table in tables for row in table.rows}
     found = [row for row in rows if row.id in known]
     assert len(found) > 450
     for row in found:
@@ -97,7 +98,10 @@ def test_broken_machines_change_what_is_learned_and_not_what_is_judged(rows: lis
 
 
 def _step(outcomes: int, others: int, plain: float, learned: float, inside: bool = True, source: str = "a") -> Step:
-    return Step("r", source, outcomes, others, outcomes - others, 0, plain, learned, learned, None, 0.0, 0.0, inside, True, False, 0.001)  # fmt: skip
+    repeats = outcomes - others
+    return Step(
+        "r", source, outcomes, others, repeats, 0, plain, learned, learned, None, 0.0, 0.0, inside, True, False, 0.001
+    )
 
 
 def test_a_summary_by_hand() -> None:

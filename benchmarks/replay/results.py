@@ -104,7 +104,7 @@ def curve(steps: Steps) -> list[dict[str, Any]]:
         for step in steps:
             if first <= step.outcomes < end:
                 inside.setdefault(step.source, []).append(step)
-        chosen = {name: each for name, each in inside.items() if len(each) >= (1 if end - first == 1 else LEAST)}
+        chosen = {name: each for name, each in inside.items() if len(each) >= min(LEAST, end - first)}
         if len(chosen) < 2:
             continue
         means = {

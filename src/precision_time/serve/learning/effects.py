@@ -91,11 +91,11 @@ class Coded:
 
     def shared(self, squares: Array) -> Array:
         """Covariances between the jobs, without their own errors. `squares`: variances of the effects."""
-        weighted = self.weights * np.sqrt(squares)
         total = np.zeros((len(self.codes), len(self.codes)))
         for effect in np.flatnonzero(squares).tolist():
-            column, size = self.codes[:, effect], weighted[:, effect]
-            total += (column[:, None] == column[None, :]) * np.outer(size, size)
+            column, weight = self.codes[:, effect], self.weights[:, effect]
+            same = column[:, None] == column[None, :]
+            total += squares[effect] * (same if (weight == 1.0).all() else same * np.outer(weight, weight))
         return total
 
     def shared_with(self, job: Facets, squares: Array) -> Array:
