@@ -24,6 +24,7 @@ pytest.importorskip("accelerate", reason="accelerate, which the transformers Tra
 from fakes import HOST, TWO, US, device_document, kernel_row, product  # noqa: E402
 from precision_time.errors import CatalogError, JobError  # noqa: E402
 from precision_time.integrations.huggingface import PredictTime, suggest_batch_size  # noqa: E402
+from precision_time.serve.store import open_store  # noqa: E402
 
 ROWS = [*TWO, *(kernel_row("aten.mm", w, 10 * US) for w in (product(8, 64, 64), product(512, 64, 64)))]
 pytestmark = [
@@ -108,8 +109,9 @@ def at(callback: PredictTime, clock: Clock) -> PredictTime:
 def test_a_real_training_is_predicted_before_its_first_step(tmp_path: Path, device: str) -> None:
     texts: list[tuple[int, str]] = []
     callback = PredictTime(
-        device=device, evaluation_samples=16, report=lambda text: texts.append((run.state.global_step, text))
-    )
+        device=device, evaluation_samples=16, report=lambda text: texts.append((run.state.global_step, text)),
+        record=tmp_path / "store.db",
+    )  # fmt: skip
     run = trainer(
         tmp_path / "out", callback, eval_strategy="steps", eval_steps=10, save_strategy="steps", save_steps=15,
         gradient_accumulation_steps=2,
@@ -138,6 +140,11 @@ def test_a_real_training_is_predicted_before_its_first_step(tmp_path: Path, devi
     left = callback.session.live.left()
     assert left is not None
     assert left.p50 == 0.0
+    store = open_store(tmp_path / "store.db")
+    ((recorded),) = store.recorded()
+    assert recorded.outcome.step_s == measured["step_s"]
+    assert recorded.prediction.facets["family"] == "module:gpt2lmheadmodel"
+    store.close()
 
 
 def test_training_is_the_same_with_and_without_it(tmp_path: Path, device: str) -> None:

@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 from fakes import HOST, TWO, US, device_document, kernel_row, product  # noqa: E402
 from precision_time.errors import CatalogError  # noqa: E402
 from precision_time.integrations.lightning import PredictTime, suggest_batch_size  # noqa: E402
+from precision_time.serve.store import open_store  # noqa: E402
 
 ROWS = [*TWO, *(kernel_row("aten.mm", w, 10 * US) for w in (product(8, 64, 64), product(512, 64, 64)))]
 pytestmark = [
@@ -124,7 +125,9 @@ class Clock:
 
 def test_a_real_fit_is_predicted_before_its_first_step(tmp_path: Path, device: str) -> None:
     texts: list[tuple[int, str]] = []
-    callback = PredictTime(device=device, report=lambda text: texts.append((model.global_step, text)))
+    callback = PredictTime(
+        device=device, report=lambda text: texts.append((model.global_step, text)), record=tmp_path / "store.db"
+    )
     model = Model()
     trainer = fit(
         tmp_path, [callback], model, accumulate_grad_batches=2, gradient_clip_val=0.5, enable_checkpointing=True
@@ -151,6 +154,11 @@ def test_a_real_fit_is_predicted_before_its_first_step(tmp_path: Path, device: s
     left = callback.session.live.left()
     assert left is not None
     assert left.p50 == 0.0
+    store = open_store(tmp_path / "store.db")
+    ((recorded),) = store.recorded()
+    assert recorded.outcome.step_s == measured["step_s"]
+    assert recorded.prediction.facets["family"] == "module:model"
+    store.close()
 
 
 def test_a_fit_is_the_same_with_and_without_it(tmp_path: Path, device: str) -> None:

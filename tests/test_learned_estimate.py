@@ -33,9 +33,11 @@ def test_everything_that_takes_time_follows_the_factor() -> None:
     assert learned.learned.uncorrected_s == pytest.approx(plain.step.p50)
     for term, seconds in plain.breakdown.items():
         assert learned.breakdown[term] == pytest.approx(1.25 * seconds)
-    assert learned.goodput is not None and plain.goodput is not None
+    assert learned.goodput is not None
+    assert plain.goodput is not None
     assert learned.goodput.parts["training"].p50 == pytest.approx(1.25 * plain.goodput.parts["training"].p50, rel=0.02)
-    assert learned.run is not None and plain.run is not None
+    assert learned.run is not None
+    assert plain.run is not None
     assert learned.cost_usd is not None
     assert learned.run.p50 > plain.run.p50 + 0.2 * plain.goodput.parts["training"].p50
     assert learned.cost_usd.p50 == pytest.approx(learned.run.p50 / 3600 * 16.0)

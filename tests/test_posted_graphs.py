@@ -265,12 +265,12 @@ def with_another_value(source: random.Random, graph: dict[str, Any]) -> None:
 def test_any_change_is_refused_or_predicted(server: Here, content: dict[str, Any]) -> None:
     """The server answers, with an estimate or with what is wrong."""
     source, statuses = random.Random(7), []
-    for _ in range(150):
+    for _ in range(60):
         wrong = changed(content, full(lambda graph: with_another_value(source, graph)))
         reply = server.client.post("/v1/predict", json={"job": {"precision": "fp32"}, "graph": wrong, "keep": False})
         statuses.append(reply.status_code)
         assert reply.status_code in (200, 422), reply.text
-    assert 10 < statuses.count(200) < 140, "both happen"
+    assert 5 < statuses.count(200) < 55, "both happen"
 
 
 # The command.

@@ -21,9 +21,9 @@ import numpy as np
 from precision_time.anchoring import Anchoring
 from precision_time.estimate.spread import TIMM, kind_of
 from precision_time.fit import layouts
-from precision_time.fit.cases import Case, cases
+from precision_time.fit.cases import Case, cases, layout_cases
 from precision_time.fit.factors import fit
-from precision_time.fit.folds import judge
+from precision_time.fit.folds import TRUSTED, judge
 from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.steps import is_timm
 from precision_time.fit.traced import read
@@ -160,8 +160,8 @@ def _openness() -> Any:
 def _of_layouts(tables: Path, bases: dict[str, StepConstants], progress: Callable[[str], None]) -> Iterator[HeldOutRow]:
     rows = layouts.read_rows(tables)
     progress("tracing layouts")
-    traced = layouts.layout_cases(rows)
-    trusted = np.array([case.row.trust in layouts.TRUSTED for case in traced])
+    traced = layout_cases(rows)
+    trusted = np.array([case.row.trust in TRUSTED for case in traced])
     names = [left_out_with(case.row.source) for case in traced]
     for name in dict.fromkeys(names):
         progress(f"layouts without {name}")

@@ -38,7 +38,7 @@ class Step:
     anchored    by the shipped parameters and anchors, which saw it (those of the same job left out)
     inside      whether it is within P10-P90; `inside_plain`: of the uncorrected interval
     broken      whether an injection made it slower
-    learn_s     seconds that learning it took
+    learn_s     seconds of the processor that learning it took
     """
 
     id: str
@@ -125,10 +125,10 @@ def _step(stream: _Stream, row: HeldOutRow, number: int, spread: float, slower: 
         by_others = _mean(cluster, row, lambda known: known.facets.job != row.job)
     by_models = _mean(cluster, row, lambda known: known.facets.model != row.model) if strangers else None
     known = Known(number, row.measured_s * slower, 0.0)
-    start = time.perf_counter()
+    start = time.process_time()
     cluster.learn(Observed(facets, row.predicted_s, spread, known, row.id, row.cluster, row.model))
     cluster.correction(facets)
-    took = time.perf_counter() - start
+    took = time.process_time() - start
     low, high = mean - learned.low * width, mean + learned.high * width
     return Step(
         id=row.id,

@@ -27,7 +27,7 @@ from precision_time.shipped import ROOT, write_shipped
 
 USUAL, WIDTH = 0.05, 1.5
 """Prior of a standard deviation: log-normal around this, with this standard deviation of its log: chosen."""
-LARGEST = 0.5
+LARGEST = 0.3
 """Larger errors count as this large: chosen."""
 MOST_ROWS = 400
 """Rows of a source; of larger ones whole models are drawn until there are as many."""
@@ -110,7 +110,9 @@ class Fit:
         """The most likely standard deviations given all sources but one."""
         kept = [source for name, source in self.sources.items() if name != without]
         start = np.full(len(EFFECTS) + 2, math.log(USUAL))
-        bounds = [(math.log(_LEAST), math.log(_MOST))] * (len(EFFECTS) + 1) + [(math.log(_LEAST_NOISE), math.log(_MOST))]
+        bounds = [(math.log(_LEAST), math.log(_MOST))] * (len(EFFECTS) + 1) + [
+            (math.log(_LEAST_NOISE), math.log(_MOST))
+        ]
         found = minimize(_loss, start, (kept,), "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": 200})
         values = np.exp(found.x).tolist()
         effects = dict(zip(EFFECTS, (round(value, 4) for value in values), strict=False))

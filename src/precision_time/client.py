@@ -228,7 +228,10 @@ class Client:
         if isinstance(content, dict) and isinstance(content.get("detail"), str):
             kind = getattr(errors, str(content.get("error")), ServeError)
             known = isinstance(kind, type) and issubclass(kind, PrecisionTimeError)
-            raise (kind if known else ServeError)(content["detail"])
+            refusal = (kind if known else ServeError)(content["detail"])
+            if isinstance(refusal, ServeError):
+                refusal.http_status = reply.status_code
+            raise refusal
         raise ServeError(f"server {self._url} answered {reply.status_code} without JSON; is it precision-time serve?")
 
 

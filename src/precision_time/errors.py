@@ -72,7 +72,12 @@ class IngestError(PrecisionTimeError):
 
 
 class ServeError(PrecisionTimeError):
-    """A server cannot be started or reached, or it refused a request."""
+    """A server cannot be started or reached, or it refused a request.
+
+    `http_status`: where a server refused a request; None: there was no answer.
+    """
+
+    http_status: int | None = None
 
 
 class StoreError(ServeError):

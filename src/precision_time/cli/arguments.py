@@ -24,6 +24,7 @@ from precision_time.cli.measuring_arguments import (
     add_train,
     add_verify,
 )
+from precision_time.cli.recording_arguments import add_record, add_store
 from precision_time.cli.serving_arguments import add_serve
 
 PREDICTORS = ("simulator", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
@@ -32,14 +33,14 @@ DEFAULT_PRECISIONS = "torch-fp32,tf32,amp-fp16,amp-bf16"
 FILE_FLAGS = frozenset(
     """
     source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
-    empty_cache state file tokens database
+    empty_cache state file tokens database slurm
     """.split()
 )
 """Flags and arguments whose value is a file or folder, for completion."""
 _ALLOW_CODE = frozenset(
     """
     predict compare plan layouts walltime slurm kubernetes evaluate stagger search calibrate measure verify train
-    capture
+    capture record
     """.split()
 )
 """Commands that read jobs from files."""
@@ -309,6 +310,8 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "fit": add_fit,
     "capture": _capture,
     "skeleton": _skeleton,
+    "record": add_record,
+    "store": add_store,
     "serve": add_serve,
     "zoo": _zoo,
     "gpus": _gpus,

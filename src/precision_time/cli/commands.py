@@ -263,6 +263,20 @@ def skeleton(options: Namespace) -> str:
     return _json({"text": text}) if options.json else text.rstrip("\n")
 
 
+def record(options: Namespace) -> str:
+    from precision_time.cli.recording import record as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
+
+
+def store(options: Namespace) -> str:
+    from precision_time.cli.recording import store as run
+
+    content, text = run(options)
+    return _json(content) if options.json else text
+
+
 def serve(options: Namespace) -> str:
     from precision_time.cli.serving import serve as run
 

@@ -34,6 +34,8 @@ COMMANDS = {
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "capture": "trace a model of your own into a file that a server predicts",
     "skeleton": "a make_job for a training script, filled in with what its text says",
+    "record": "keep how jobs went: from flags, outcome files, tables or Slurm, in a store or at a server",
+    "store": "what the store of predictions and outcomes has; back it up and restore it",
     "serve": "answer predictions over HTTP, with a page; `serve token` makes and removes tokens",
     "zoo": "list the named models",
     "gpus": "list the GPU catalog, or with --prices the cloud instances",
@@ -60,6 +62,9 @@ _USAGE = {
     "fit": "[STAGE ...] [--tables DIR] [--measured FOLDER] [--report]",
     "capture": "FILE.py:FUNCTION --output FILE.json [--precision X,Y] [--flag VALUE ...]",
     "skeleton": "SCRIPT.py [--json]",
+    "record": "PREDICTION|FILE.json|FILE.csv [--step-s SECONDS] [--run-s SECONDS] [--server URL] ..."
+    "\n       precision-time record --slurm FILE|- [--server URL]",
+    "store": "[backup FILE | restore FILE | check FILE] [--database FILE|URL]",
     "serve": "[--host HOST] [--port N] [--workers N] [--database FILE|URL] [--tokens FILE] ..."
     "\n       precision-time serve token add NAME [--role ROLE ...] | token list | token remove NAME",
     "zoo": "[TEXT] [--json]",

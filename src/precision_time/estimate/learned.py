@@ -50,7 +50,7 @@ class Learned:
 
     def around(self, middle: float, log_spread: float, least: float) -> Interval:
         """P10 and P90 around a median, for the spread that is left; P10 is at least `least`."""
-        p10 = min(max(middle * math.exp(-self.low * log_spread), least), middle)
+        p10 = min(max(middle / math.exp(self.low * log_spread), least), middle)
         return Interval(p10, middle, middle * math.exp(self.high * log_spread))
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ from precision_time.integrations.batch_size import suggest_batch_size
 from precision_time.integrations.live import WARMUP_STEPS
 from precision_time.integrations.outcome import FILE
 from precision_time.integrations.preview import Preview, predict_given
-from precision_time.integrations.session import ETA_EVERY_S, Report, Session, Settings, print_line
+from precision_time.integrations.session import ETA_EVERY_S, Report, Session, Settings, Target, print_line
 from precision_time.integrations.torch_calls import training_step_call
 from precision_time.integrations.torch_facts import memory_format, optimizer_fields, precision_name
 
@@ -40,6 +40,8 @@ class PredictTime(Callback):
     report        called with each text; default: prints
     eta_every_s   seconds between two lines about the time left; 0: none
     warmup_steps  first steps that do not correct the prediction
+    record        where the outcome is recorded at the end: the path of a store, postgresql://..., the http://... of a
+                  server, or a pair of one of these and the name of the cluster; a failure is a note in the outcome
 
     Raises `PrecisionTimeError` for a field that is wrong; nothing is raised once training has begun. `session` holds
     the prediction and the measured steps; `session.live.left()` is the time left in seconds as P10, P50 and P90.
@@ -52,9 +54,10 @@ class PredictTime(Callback):
         report: Report = print_line,
         eta_every_s: float = ETA_EVERY_S,
         warmup_steps: int = WARMUP_STEPS,
+        record: Target = None,
         **fields: Any,
     ) -> None:
-        self._settings = Settings(fields, output, report, eta_every_s, warmup_steps)
+        self._settings = Settings(fields, output, report, eta_every_s, warmup_steps, record)
         self._at_step = 0
         self._in_step = False
         self._validation_began_s = 0.0

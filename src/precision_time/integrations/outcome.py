@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import time
+import uuid
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,10 +24,11 @@ _MOST = 10_000
 
 
 class Outcome:
-    """Step times as they come, and the file that they are written to with everything else."""
+    """Step times as they come, and the file that they are written to with everything else; None: no file."""
 
-    def __init__(self, path: Path, framework: str, probe: DeviceProbe) -> None:
+    def __init__(self, path: Path | None, framework: str, probe: DeviceProbe) -> None:
         self.path, self.framework, self.probe = path, framework, probe
+        self._run, self._began_at = uuid.uuid4().hex, time.time()
         self.every = 1
         self._seen = 0
         self._steps_s: list[float] = []
@@ -47,6 +50,8 @@ class Outcome:
         measured = self._steps_s[-(-live.warmup // self.every) :]
         return {
             "format": FORMAT,
+            "run": self._run,
+            "began_at": self._began_at,
             "framework": {"name": self.framework, "version": _version(self.framework)},
             "precision_time": _version("precision-time"),
             "job": preview.estimate.job.to_dict() if preview else None,
@@ -75,6 +80,8 @@ class Outcome:
         self, live: LiveRun, preview: Preview | None, notes: Sequence[str], run_s: float, ended: str, cost_s: float
     ) -> None:
         """Replace the file. Raises `DataError` where it cannot be written."""
+        if self.path is None:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.path, to_json(self.content(live, preview, notes, run_s, ended, cost_s), indent=1) + "\n")
 

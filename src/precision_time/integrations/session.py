@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
-from precision_time.errors import PrecisionTimeError
+from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.estimate.estimate import Estimate
 from precision_time.integrations.live import LiveRun, Pauses
 from precision_time.integrations.outcome import Outcome
@@ -28,6 +28,7 @@ from precision_time.integrations.probe import DeviceProbe
 from precision_time.units import human_seconds
 
 Report = Callable[[str], None]
+Target = str | Path | tuple[str | Path, str] | None
 ETA_EVERY_S = 60.0
 """Seconds between two lines about the time left."""
 FIRST_ETA = 10
@@ -60,6 +61,8 @@ class Settings:
     report        is called with each text
     eta_every_s   seconds between two lines about the time left; 0: none
     warmup        first steps that are not counted
+    record        where the outcome is recorded at the end: a store's path, postgresql://..., a server's http://..., or
+                  a pair of one of these and the name of the cluster
     clock         returns seconds; replaced in tests
     """
 
@@ -68,10 +71,13 @@ class Settings:
     report: Report = print_line
     eta_every_s: float = ETA_EVERY_S
     warmup: int = 3
+    record: Target = None
     clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
         check_fields(self.fields)
+        if isinstance(self.record, tuple) and len(self.record) != 2:
+            raise JobError(f"record has {len(self.record)} entries; give a store or server, and the name of a cluster")
 
 
 def _guarded(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
@@ -146,7 +152,9 @@ class Session:
         path = self.settings.output
         if path is not False:
             target = output if path is None or path is True else Path(path)
-            self._outcome = Outcome(target, self.framework, self._probe) if target else None
+            self._outcome = Outcome(target, self.framework, self._probe)
+        elif self.settings.record is not None:
+            self._outcome = Outcome(None, self.framework, self._probe)
         self._began_s = self._mark_s = self._told_s = self._written_s = self.settings.clock()
         atexit.register(self.end, "the process ended")
 
@@ -247,6 +255,7 @@ class Session:
         ended = stopped or ("all steps are done" if done else "stopped early")
         if self.live.done:
             self.settings.report(_ended_text(self.live, now - self._began_s))
+        self._record(ended, now)
         self._write(ended, now)
         self._began_s = None
 
@@ -291,9 +300,28 @@ class Session:
             text += f"; a step takes {self.live.ratio:.2f} times the predicted"
         self.settings.report(text)
 
+    def _record(self, ended: str, now: float) -> None:
+        """Record the outcome where the settings say; what prevents it is a note and one warning."""
+        if self.settings.record is None or self._outcome is None or self._began_s is None:
+            return
+        try:
+            from precision_time.serve.recording import record_run
+
+            content = self._outcome.content(
+                self.live, self.preview, self.notes, now - self._began_s, ended, self.cost_s
+            )
+            where = self.settings.record
+            target, cluster = where if isinstance(where, tuple) else (where, None)
+            recorded = record_run(content, target, cluster, self.preview.estimate if self.preview else None)
+        except Exception as error:
+            self.notes.append(f"not recorded: {_reason(error)}")
+            _log.warning("precision-time: %s", self.notes[-1])
+            return
+        self.settings.report(f"precision-time: recorded as prediction {recorded}")
+
     def _write(self, ended: str, now: float) -> None:
         self._written_s = now
-        if self._outcome is not None and self._began_s is not None:
+        if self._outcome is not None and self._outcome.path is not None and self._began_s is not None:
             run_s = now - self._began_s
             try:
                 self._outcome.write(self.live, self.preview, self.notes, run_s, ended, self.cost_s)

@@ -17,7 +17,7 @@ from precision_time.estimate.interval import Interval
 from precision_time.integrations.batch_size import suggest_batch_size
 from precision_time.integrations.live import WARMUP_STEPS
 from precision_time.integrations.preview import Preview, check_fields, node_fields, predict_given
-from precision_time.integrations.session import ETA_EVERY_S, Report, Session, Settings, print_line, rank_of
+from precision_time.integrations.session import ETA_EVERY_S, Report, Session, Settings, Target, print_line, rank_of
 from precision_time.integrations.torch_calls import call_of
 from precision_time.integrations.torch_facts import device_type_of, memory_format, optimizer_fields, precision_name
 
@@ -81,6 +81,7 @@ def preview(
     output: str | Path | None = None,
     report: Report = print_line,
     eta_every_s: float = ETA_EVERY_S,
+    record: Target = None,
     **fields: Any,
 ) -> TrainingRun:
     """Print what a plain loop will take, and return the run, which measures the loop and corrects the time left.
@@ -93,6 +94,8 @@ def preview(
     output        file of the outcome, written when the run ends and while it trains; None: none
     report        called with each text; default: prints
     eta_every_s   seconds between two lines about the time left; 0: none
+    record        where the outcome is recorded at the end: the path of a store, postgresql://..., the http://... of a
+                  server, or a pair of one of these and the name of the cluster; a failure is a note in the outcome
     fields        job fields (docs/job.md): steps, or epochs and dataset_size; precision where the loop uses autocast;
                   gpu, grad_accum, evaluation_samples, price_per_gpu_hour ...
 
@@ -101,7 +104,7 @@ def preview(
     """
     if not hasattr(model, "parameters"):
         raise JobError(f"model is {type(model).__name__}, not a torch.nn.Module; give the module that trains")
-    settings = Settings({"start_up_s": 0.0, **fields}, output or False, report, eta_every_s, WARMUP_STEPS)
+    settings = Settings({"start_up_s": 0.0, **fields}, output or False, report, eta_every_s, WARMUP_STEPS, record)
     run = TrainingRun(Session(settings, "torch"), int(fields.get("grad_accum") or 1))
     if rank_of(os.environ):
         run.session.off = True

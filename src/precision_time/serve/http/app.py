@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,9 +14,10 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
 from precision_time.errors import JobError
-from precision_time.serve.http.bodies import check_type, parsed, read_body
+from precision_time.serve.http.bodies import check_type, parsed, read_body, too_large
 from precision_time.serve.http.fields import checked
 from precision_time.serve.http.guard import Guard
+from precision_time.serve.http.limits import BODY_BYTES
 from precision_time.serve.http.logs import Log
 from precision_time.serve.http.openapi import document
 from precision_time.serve.http.page_files import page_files
@@ -52,13 +54,23 @@ def _routed(entry: Route, service: Service, tokens: Tokens) -> StarletteRoute:
             service.metrics.count("cache", found=str(kept is not None).lower())
             if kept is not None:
                 return Response(kept, media_type="application/json")
-        given = parsed(body, entry.largest)
+        given = await _value(body, entry)
         reply = await answer(checked(given, entry.fields, "the body"), request.path_params)
         if reply.cache is not None:
             service.replies.add(key, *reply.cache, reply.body)
         return _response(reply)
 
     return StarletteRoute(entry.path, endpoint, methods=[entry.method])
+
+
+async def _value(body: bytes, entry: Route) -> Any:
+    """The value of a body; a large one, which is a graph or a file, is parsed in a thread, beside other requests."""
+    if len(body) <= BODY_BYTES:
+        return parsed(body, entry.largest)
+    given = await asyncio.to_thread(parsed, body, entry.largest)
+    if "graph" in entry.fields and not (isinstance(given, dict) and given.get("graph")):
+        raise too_large(BODY_BYTES)
+    return given
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 from precision_time.errors import DataError
 from precision_time.reading import parse_json
-from precision_time.serve.http.limits import DEEPEST, GRAPH_BYTES, MOST_BODY_VALUES, MOST_GRAPH_VALUES
+from precision_time.serve.http.limits import BODY_WAIT_S, DEEPEST, GRAPH_BYTES, MOST_BODY_VALUES, MOST_GRAPH_VALUES
 from precision_time.serve.http.problems import ProblemError
 
 Receive = Callable[[], Any]
@@ -23,23 +24,27 @@ async def read_body(receive: Receive, headers: Mapping[str, str], largest: int) 
     """The body of at most so many bytes; `ProblemError` 413 as soon as it has more, or says so."""
     stated = headers.get("content-length", "0")
     if stated.isdigit() and int(stated[:20]) > largest:
-        raise _too_large(largest)
+        raise too_large(largest)
     parts: list[bytes] = []
     size, more = 0, True
     while more:
-        message = await receive()
+        try:
+            message = await asyncio.wait_for(receive(), BODY_WAIT_S)
+        except asyncio.TimeoutError:
+            raise ProblemError(408, f"no part of the body came for {BODY_WAIT_S:g} s; send it again") from None
         if message["type"] == "http.disconnect":
             raise ProblemError(400, "the connection ended before the body; send it again")
         part = message.get("body", b"")
         size += len(part)
         if size > largest:
-            raise _too_large(largest)
+            raise too_large(largest)
         parts.append(part)
         more = message.get("more_body", False)
     return b"".join(parts)
 
 
-def _too_large(largest: int) -> ProblemError:
+def too_large(largest: int) -> ProblemError:
+    """The problem of a body of more than so many bytes."""
     return ProblemError(413, f"the body is larger than {largest >> 10} KiB, the most that this route takes; send less")
 
 

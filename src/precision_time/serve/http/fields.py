@@ -13,7 +13,6 @@ from precision_time.field_types import GPUS, SWITCH, FieldType, choice, number, 
 from precision_time.plan.goal import Goal
 from precision_time.plan.space import Space
 from precision_time.plan.walltime import CONFIDENCE, FORMATS
-from precision_time.reading import plain_values
 from precision_time.serve.http.limits import IMPORT_BYTES, MOST_ROWS, MOST_STEPS
 
 CLUSTER_FORM, KEY_FORM, ID_FORM = r"[A-Za-z0-9._-]{1,100}", r"[!-~]{1,200}", r"[A-Za-z0-9_-]{1,100}"
@@ -97,7 +96,6 @@ TEXT_OF = structured("text", lambda field, value: _content(field, value).strip()
 SECONDS_OF_STEP = number(1e-9, 1e9, "seconds")
 
 JOB = Field(_MAPPING, "the fields of the job file", {"$ref": "#/components/schemas/Job"}, required=True)
-JOB_OF_GRAPH = Field(_MAPPING, "the fields of the job file", {"$ref": "#/components/schemas/Job"})
 CLUSTER = Field(
     _matching(CLUSTER_FORM, "1 to 100 letters, digits, dots, hyphens and underscores"),
     "the machines that the job is meant for (default: default)",
@@ -206,11 +204,11 @@ NOUNS: Mapping[str, type] = {"Goal": Goal, "Space": Space}
 
 
 def checked(given: Any, fields: Mapping[str, Field], where: str) -> dict[str, Any]:
-    """The checked fields of a body or query; raises `JobError` for an unknown, missing or wrong one."""
+    """The checked fields of a body or query of plain values; raises `JobError` for an unknown, missing or wrong one."""
     if not isinstance(given, Mapping):
         raise JobError(f"{where} is {show(given)}; give a mapping of fields: {', '.join(fields) or 'none'}")
     values = known_fields(given, fields, where)
     for name, field in fields.items():
         if field.required and name not in values:
             raise JobError(f"{name} is missing in {where}; add it")
-    return {name: fields[name].type(name, plain_values(name, value)) for name, value in values.items()}
+    return {name: fields[name].type(name, value) for name, value in values.items()}

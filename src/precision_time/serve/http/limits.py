@@ -6,7 +6,9 @@ BODY_BYTES, IMPORT_BYTES, GRAPH_BYTES = 64 << 10, 512 << 10, 8 << 20
 """Of a body; of one with a file to import; of one with a graph."""
 DEEPEST = 16
 """Mappings and lists inside each other in a body; a graph has at most six."""
-MOST_BODY_VALUES, MOST_GRAPH_VALUES = 20_000, 1_000_000
+MOST_BODY_VALUES, MOST_GRAPH_VALUES = 20_000, 500_000
+BODY_WAIT_S = 10.0
+"""Seconds until the next part of a body."""
 
 PREDICT_S, SEARCH_S = 2.0, 20.0
 """Seconds of processor time of one prediction, and of a comparison or plan."""

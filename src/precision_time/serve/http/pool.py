@@ -129,11 +129,11 @@ class Pool:
 
     async def ask(self, ask: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a question of `answers.ANSWERS`. Raises `ProblemError`."""
-        question = json.dumps({"ask": ask, **asked}).encode()
         if self.waiting >= WAITING * self.count:
             raise ProblemError(503, f"{self.waiting} requests wait already; try again later", RETRY_S)
         self.waiting += 1
         try:
+            question = await _written({"ask": ask, **asked})
             if ask not in SEARCHES:
                 return await self._asked(question, PREDICT_S)
             async with self._searches:
@@ -209,6 +209,13 @@ class Pool:
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(worker.end() for worker in self._workers), return_exceptions=True)
         self._workers.clear()
+
+
+async def _written(asked: Mapping[str, Any]) -> bytes:
+    """A question as JSON; one with a graph is written in a thread, beside other requests."""
+    if "graph" not in asked:
+        return json.dumps(asked).encode()
+    return (await asyncio.to_thread(json.dumps, asked)).encode()
 
 
 def _late(limit_s: float, busy: bool) -> ProblemError:

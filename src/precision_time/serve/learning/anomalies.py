@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +27,7 @@ class Anomaly:
     twins     outcomes of the same model, precision and GPU behind the expectation
     sentence  for people: what, and the likeliest cause with a question mark
     evidence  what speaks for causes, one phrase each, the strongest first
+    hosts     that ran it, as its outcome names them
     """
 
     number: int
@@ -37,6 +39,7 @@ class Anomaly:
     twins: int
     sentence: str
     evidence: tuple[str, ...]
+    hosts: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "evidence": list(self.evidence)}
@@ -76,15 +79,21 @@ def anomaly_of(
         twins=len(twins),
         sentence=sentence,
         evidence=evidence,
+        hosts=(known.machine or {}).get("hosts", ""),
     )
+
+
+def _hosts(text: str) -> list[str]:
+    return [host for host in text.split(", ") if host]
 
 
 def _evidence(observed: Observed, twins: Sequence[Known], before: Iterable[Anomaly]) -> Iterator[str]:
     machine = observed.known.machine or {}
     where = f" on {machine['hosts']}" if "hosts" in machine else ""
-    repeated = sum(1 for each in before if where and where in " ".join(each.evidence))
+    slow = Counter(host for each in before if each.slower > 0.0 for host in _hosts(each.hosts))
+    repeated = [host for host in _hosts(machine.get("hosts", "")) if slow[host]]
     if repeated:
-        yield f"a slow node{where}, where {repeated} of the earlier anomalies ran"
+        yield f"a slow node {repeated[0]}, where {slow[repeated[0]]} of the earlier anomalies ran"
     if observed.varies is not None and observed.varies > _VARIES:
         yield f"host-bound or shared{where}, its steps vary (P90 is {observed.varies - 1.0:.0%} above the median)"
     if observed.full is not None and observed.full > _FULL:

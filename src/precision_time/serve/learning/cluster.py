@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from precision_time.estimate.learned import Learned
@@ -78,7 +78,7 @@ class Cluster:
     name: str
     variances: Variances
     jobs: dict[str, KnownJob] = field(default_factory=dict)
-    tails: Tails = Tails()
+    tails: Tails = field(default_factory=Tails)
     anomalies: tuple[Anomaly, ...] = ()
     outcomes: int = 0
     unused: int = 0
@@ -201,9 +201,3 @@ class Cluster:
 
 def _kind(facets: Facets) -> str:
     return f"{facets.gpu} {facets.framework}"
-
-
-def without_repeats(cluster: Cluster, job: str) -> Cluster:
-    """The cluster without the outcomes of a job; its tails stay."""
-    jobs = {key: known for key, known in cluster.jobs.items() if key != job}
-    return replace(cluster, jobs=jobs, _posterior=None, _counts=None)

@@ -20,7 +20,7 @@ from precision_time.estimate.interval import Z90
 
 OUTSIDE = 0.1
 """Share of the outcomes that shall lie outside of each tail."""
-RATE = 0.12
+RATE = 0.2
 """Spreads by which a tail moves for one outcome: chosen by replay."""
 LEAST, MOST = 0.4, 4.0
 """Bounds of a tail, in spreads: an interval never vanishes, and never is much wider than three times that of a normal

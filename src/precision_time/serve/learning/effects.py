@@ -22,7 +22,6 @@ from precision_time.serve.learning.facets import Facets
 from precision_time.shipped import shipped_file
 
 Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 EFFECTS: dict[str, tuple[str, ...]] = {
     "cluster": (),
@@ -77,7 +76,7 @@ class Coded:
     codes     (jobs x effects); weights (jobs x effects), by which an effect acts on a job
     """
 
-    __slots__ = ("codes", "weights", "_known")
+    __slots__ = ("_known", "codes", "weights")
 
     def __init__(self, jobs: Sequence[Facets]) -> None:
         self._known: list[dict[tuple[str, ...], int]] = [{} for _ in EFFECTS]
@@ -92,11 +91,11 @@ class Coded:
 
     def shared(self, squares: Array) -> Array:
         """Covariances between the jobs, without their own errors. `squares`: variances of the effects."""
-        weighted = self.weights * np.sqrt(squares)
         total = np.zeros((len(self.codes), len(self.codes)))
         for effect in np.flatnonzero(squares).tolist():
-            column, size = self.codes[:, effect], weighted[:, effect]
-            total += (column[:, None] == column[None, :]) * np.outer(size, size)
+            column, weight = self.codes[:, effect], self.weights[:, effect]
+            same = column[:, None] == column[None, :]
+            total += squares[effect] * (same if (weight == 1.0).all() else same * np.outer(weight, weight))
         return total
 
     def shared_with(self, job: Facets, squares: Array) -> Array:

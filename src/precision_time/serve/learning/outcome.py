@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any
 
+from precision_time.errors import DataError
 from precision_time.estimate.interval import Z90
+from precision_time.report.printable import printable
 from precision_time.serve.learning.facets import Facets
 from precision_time.serve.records import Outcome, Prediction, Recorded
 
@@ -19,7 +21,11 @@ MOST_STALL = 0.05
 """Share of a step that may wait for data; where it is more, the outcome tells of the loader and is not learned."""
 LEAST_TRAINING = 0.5
 """Share of a run that must be steps, for its length to tell how long a step took."""
-_MACHINE = ("hosts", "gpu", "gpus", "driver", "cuda", "torch", "framework")
+_MACHINE = {
+    "hosts": ("hosts", "host", "hostname", "node"), "gpu": ("gpu", "device"), "driver": ("driver",), "cuda": ("cuda",),
+    "torch": ("torch",), "framework": ("framework",),
+}  # fmt: skip
+"""What is kept of a machine -> the names that an outcome may give it, the first that is there."""
 _SOFTWARE = ("driver", "cuda", "torch", "framework")
 _LONGEST = 80
 """Characters that are kept of what a machine says."""
@@ -73,15 +79,20 @@ class Observed:
 
     @classmethod
     def of(cls, recorded: Recorded) -> Observed | None:
-        """The outcome as it is learned; None where it tells nothing of the step."""
+        """The outcome as it is learned; None where it tells nothing of the step, or its prediction has no facets (it is
+        of another version)."""
         prediction, outcome = recorded.prediction, recorded.outcome
+        try:
+            facets = Facets.from_dict(prediction.facets)
+        except DataError:
+            return None
         seconds = step_seconds(prediction, outcome)
         _, middle, high = prediction.predicted
         if seconds is None or not 0.0 < middle <= high < math.inf or _stalls(prediction):
             return None
         capacity = prediction.estimate.get("memory", {}).get("capacity_bytes")
         return cls(
-            facets=Facets.from_dict(prediction.facets),
+            facets=facets,
             predicted_s=middle,
             spread=math.log(high / middle) / Z90,
             known=Known(
@@ -89,7 +100,7 @@ class Observed:
             ),
             prediction=prediction.id,
             cluster=prediction.cluster,
-            name=f"{prediction.job.get('model', '')}"[:_LONGEST],
+            name=_words(prediction.job.get("model", "")),
             varies=_variation(outcome),
             full=outcome.peak_bytes / capacity if outcome.peak_bytes and capacity else None,
         )
@@ -130,13 +141,18 @@ def _software(prediction: Prediction, outcome: Outcome) -> str:
 
 def _machine(outcome: Outcome) -> dict[str, str]:
     found = {}
-    for name in _MACHINE:
-        value = outcome.machine.get(name)
+    for name, given in _MACHINE.items():
+        value = next((outcome.machine[each] for each in given if each in outcome.machine), None)
         if isinstance(value, list | tuple):
             value = ", ".join(map(str, value))
         if value not in (None, ""):
-            found[name] = f"{value}"[:_LONGEST]
+            found[name] = _words(value)
     return found
+
+
+def _words(value: object) -> str:
+    """At most `_LONGEST` characters of one line that are safe to print."""
+    return printable(" ".join(f"{value}".split())[:_LONGEST])
 
 
 def _variation(outcome: Outcome) -> float | None:

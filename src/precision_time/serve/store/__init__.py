@@ -13,9 +13,9 @@ What `add_prediction` and `add_outcome` have returned is on the disk. Rows are n
 in the database enforce.
 """
 
-from precision_time.serve.store.archive import back_up, restore
+from precision_time.serve.store.archive import back_up, check_backup, restore
 from precision_time.serve.store.ids import made_at, new_id
 from precision_time.serve.store.opening import default_path, open_store
 from precision_time.serve.store.sql_store import SqlStore
 
-__all__ = ["SqlStore", "back_up", "default_path", "made_at", "new_id", "open_store", "restore"]
+__all__ = ["SqlStore", "back_up", "check_backup", "default_path", "made_at", "new_id", "open_store", "restore"]

@@ -64,7 +64,7 @@ def restore(store: SqlStore, path: str | Path) -> Counts:
     outcomes keep their numbers; in another one they follow those that are there. A prediction whose key another one
     has there is left out, and its outcomes go to that one.
     """
-    check(path)
+    check_backup(path)
     predictions = outcomes = 0
     renamed: dict[str, str] = {}
     for batch in _batches(path):
@@ -88,7 +88,7 @@ def _renamed(record: Prediction | Outcome, renamed: Mapping[str, str]) -> Predic
     return record
 
 
-def check(path: str | Path) -> Counts:
+def check_backup(path: str | Path) -> Counts:
     """Numbers of the records of a backup. Raises `DataError` where it is none, damaged or cut short."""
     digest = hashlib.sha256()
     counts = [0, 0]
@@ -145,22 +145,26 @@ def _compressed(lines: Iterator[str]) -> Iterator[bytes]:
 
 
 def _read(path: str | Path) -> Iterator[bytes]:
-    """The lines after the header, with the header checked and counted as a line."""
-    name = named("backup", path)
-    try:
-        with opened(path, "backup", LARGEST_ARCHIVE) as file, gzip.GzipFile(fileobj=file) as stream:
-            first = True
-            while line := stream.readline(LONGEST_LINE):
-                if not line.endswith(b"\n"):
-                    raise _damaged(path, "a line is too long or cut short")
-                if first:
-                    _check_header(path, _content(path, line))
-                first = False
-                yield line
+    """The lines, the header among them, which is checked."""
+    with opened(path, "backup", LARGEST_ARCHIVE) as file:
+        try:
+            yield from _lines_of(path, gzip.GzipFile(fileobj=file))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{named('backup', path)} is no whole gzip file ({error}); take another backup") from None
+
+
+def _lines_of(path: str | Path, stream: gzip.GzipFile) -> Iterator[bytes]:
+    first = True
+    with stream:
+        while line := stream.readline(LONGEST_LINE):
+            if not line.endswith(b"\n"):
+                raise _damaged(path, "a line is too long or cut short")
             if first:
-                raise _damaged(path, "it is empty")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{name} is no whole gzip file ({error}); take another backup") from None
+                _check_header(path, _content(path, line))
+            first = False
+            yield line
+    if first:
+        raise _damaged(path, "it is empty")
 
 
 def _check_header(path: str | Path, header: dict[str, Any]) -> None:
