@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,6 @@ from precision_time.serve.store import schema as schema_module
 from precision_time.serve.store.ids import Ids
 from precision_time.serve.store.rows import outcome_row
 from store_cases import outcome, prediction
-
-Opener = Callable[[], SqlStore]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
