@@ -1,4 +1,4 @@
-"""Job files among imported texts: taken as they are written, other programs' files left alone, errors with the field."""
+"""Job files among imported texts: taken as they are written; files of other programs left alone."""
 
 from __future__ import annotations
 
