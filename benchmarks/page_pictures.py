@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ VIEWS = (
     View("jobs", {"cluster": CLUSTER}, ".jobs tbody tr", 900),
     View("accuracy", {"cluster": CLUSTER}, ".board table", 900),
 )
-KEPT = (
+KEPT: Sequence[tuple[str, int, str, str]] = (
     ("predict", 1280, "light", "page"),
     ("plan", 1280, "dark", "page-plan"),
     ("accuracy", 1280, "light", "page-accuracy"),

@@ -32,6 +32,7 @@ JOB_FLAGS = [
     "--price",
 ]  # fmt: skip
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
+SERVER = ["--server", "--cluster-name"]
 ON_TOP = ["--anchor", "--import", "--cluster", "--help", "--json"]
 EVALUATE_FLAGS = [
     "--help", "--html", "--csv", "--anchors", "--blind", "--workers", "--dask", "--worst", "--trust", "--precision",
@@ -77,27 +78,33 @@ def test_the_flags_are_frozen() -> None:
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
     assert sorted(flags_of(parser, "predict")) == sorted([
         *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
-        "--quantile", "--plot",
+        "--quantile", "--plot", *SERVER,
     ])  # fmt: skip
     shared = ["--workers", "--dask"]
     assert sorted(flags_of(parser, "compare")) == sorted([
         *JOB_FLAGS, *ON_TOP, *shared, "--allow-code", "--plot", "--sort", "--best", "--global-batch-size",
-        "--largest-batch", "--quantile",
+        "--largest-batch", "--quantile", *SERVER,
     ])  # fmt: skip
     placed = ("--node", "--nodes", "--system", "--price", "--price-per-gpu-hour")
     assert sorted(flags_of(parser, "plan")) == sorted([
         *(f for f in JOB_FLAGS if f not in placed), *(f for f in ON_TOP if f != "--cluster"), *shared, "--allow-code",
         "--plot", "--deadline", "--budget", "--confidence", "--objective", "--provider", "--spot", "--pue",
         "--grid", "--schedule", "--reserved",
-        "--global-batch-size", "--quantile",
+        "--global-batch-size", "--quantile", *SERVER,
     ])  # fmt: skip
     ranked = [f for f in JOB_FLAGS if f not in ("--layout", "--recompute-layers")]
     assert sorted(flags_of(parser, "layouts")) == sorted(
         [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--global-batch-size", "--largest-batch", "--quantile"]
     )
     assert sorted(flags_of(parser, "walltime")) == sorted(
-        [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format"]
+        [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format", *SERVER]
     )
+    assert flags_of(parser, "serve") == [
+        "--help", "--host", "--port", "--workers", "--database", "--tokens", "--role", "--allow-host", "--quiet",
+        "--json",
+    ]  # fmt: skip
+    kept = ("--model", "--input", "--precision", "--batch-size", "--memory-format", "--attention")
+    assert sorted(flags_of(parser, "capture")) == sorted(["--help", "--json", "--output", "--allow-code", *kept])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "stagger")) == sorted([
         "--help", "--json", "--run", "--order", "--offset", "--folder", "--fresh", "--plot", "--points",

@@ -184,6 +184,9 @@ def test_comparison_of_precisions_and_gpus(visit: Open) -> None:
     page.get_by_role("button", name="Use amp-bf16").click()
     page.wait_for_url(re.compile("#/predict"))
     assert field(page, "Precision").input_value() == "amp-bf16"
+    page.get_by_role("link", name="Compare", exact=True).click()
+    page.wait_for_selector(".comparison:not(.waiting) .rows li:nth-child(6):last-child")
+    assert page.get_by_label("Order", exact=True).input_value() == "step"
 
 
 @pytest.mark.slow
@@ -207,6 +210,9 @@ def test_a_plan_names_what_to_launch_and_draws_its_front(visit: Open) -> None:
     page.go_back()
     page.wait_for_selector(".chosen .headline")
     assert page.locator(".chosen .headline").inner_text() == chosen
+    field(page, "Epochs").fill("45")
+    page.get_by_role("button", name="Plan again, for the changed job").click()
+    page.locator(".plan:not(.old) .chosen .headline").wait_for()
 
 
 @pytest.mark.slow

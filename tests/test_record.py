@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -155,7 +156,8 @@ def test_an_outcome_file_brings_its_prediction(run: Run_, store: SqlStore) -> No
     (kept,) = store.outcomes(made.id)
     assert (kept.step_s, kept.run_s, kept.finished, kept.peak_bytes) == (0.2, 11.0, True, 9_000_000_000)
     assert kept.steps_s == (0.2,) * 37, "without the first three"
-    assert kept.machine["framework_name"] == "transformers"
+    assert str(kept.machine["framework"]).startswith("transformers")
+    assert kept.machine["host"] == platform.node()
     again = run("outcome.json")[1]["recorded"][0]
     assert again == {**first, "new": False}
     assert len(store.predictions()) == 1
@@ -217,6 +219,12 @@ def test_damaged_outcome_files(change: dict[str, Any], run: Run_) -> None:
     for text in ("[1, 2]", '{"model": "resnet50"}'):
         Path("o.json").write_text(text)
         assert "has no measured values" in run("o.json")[2]
+
+
+def test_names_of_a_gpu_are_one_facet() -> None:
+    short, full = (predict(JOB.replace(gpu=name)) for name in ("V100", "v100-16gb-sxm"))
+    assert facets_of(short.job, short) == facets_of(full.job, full)
+    assert facets_of(short.job, short)["gpu"] == "v100-16gb-sxm"
 
 
 def test_modules_of_one_class_are_told_apart_by_their_sizes() -> None:

@@ -43,8 +43,13 @@ def test_predict_is_the_library_s_estimate(server: Here) -> None:
 
 
 def test_a_quantile_is_added(server: Here) -> None:
-    found = post(server, "/v1/predict", job={**RESNET, "steps": 100}, quantile=0.95, keep=False)["estimate"]
-    assert found["quantile"] == plain(predict(Job.from_dict({**RESNET, "steps": 100})).at_quantile(0.95).to_dict())
+    job = {**RESNET, "steps": 100}
+    plainly = post(server, "/v1/predict", job=job)
+    for quantile in (0.95, 0.5):
+        found = post(server, "/v1/predict", job=job, quantile=quantile)
+        assert found["id"] == plainly["id"], "the prediction is the same"
+        assert found["estimate"] == plain(predict(Job.from_dict(job)).with_quantile(quantile).to_dict())
+    assert "quantile" not in server.client.get(f"/v1/predictions/{plainly['id']}").json()["prediction"]["estimate"]
 
 
 def test_compare_is_the_library_s(server: Here) -> None:
@@ -103,7 +108,7 @@ def test_equal_requests_are_one_prediction(server: Here) -> None:
     )
     assert first == second
     assert first["id"] == third["id"], "the same job in other words"
-    assert len(server.pool.asked) == before + 2, "the second came from the kept replies"
+    assert len(server.pool.asked) == before + 1, "the others came from the kept replies"
 
 
 def test_a_key_is_one_prediction(server: Here) -> None:
@@ -198,6 +203,18 @@ def test_outcomes_correct_later_predictions_of_their_cluster(server: Here) -> No
     limit = post(server, "/v1/walltime", job={**job, "steps": 10_000}, cluster="slow")
     assert limit["median_s"] > post(server, "/v1/walltime", job={**job, "steps": 10_000})["median_s"] * 1.15
     assert post(server, "/v1/predict", job=job, cluster="other")["correction"] is None
+
+
+def test_a_known_key_gives_what_was_kept_whatever_was_learned_since(server: Here) -> None:
+    body = {"job": {**RESNET, "batch_size": 130, "steps": 1000}, "cluster": "keyed", "key": "keyed-1"}
+    first = post(server, "/v1/predict", **body)
+    limit = post(server, "/v1/walltime", **body)
+    assert limit["id"] == first["id"]
+    step_s = first["estimate"]["step"]["p50"]
+    post(server, f"/v1/predictions/{first['id']}/outcomes", 201, step_s=2 * step_s)
+    assert post(server, "/v1/predict", **body) == first
+    assert post(server, "/v1/walltime", **body) == limit
+    assert post(server, "/v1/predict", job=body["job"], cluster="keyed")["estimate"]["step"]["p50"] > 1.2 * step_s
 
 
 def test_errors_over_time_and_anomalies(server: Here) -> None:

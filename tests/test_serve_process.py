@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import threading
@@ -20,9 +21,10 @@ pytest.importorskip("starlette")
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.attack.jobs import models, random_fields
 from precision_time import Client, Job, predict
 from precision_time.cli.main import main
-from precision_time.errors import JobError
+from precision_time.errors import JobError, PrecisionTimeError
 from serving import RESNET, Served, served
 
 PRECISIONS = ("fp32", "bf16", "amp-bf16", "fp16", "fp64", "tf32", "amp-fp16")
@@ -67,6 +69,26 @@ def test_many_clients_at_once_get_the_library_s_answers(server: Served) -> None:
         assert estimate == json.loads(json.dumps(predict(Job.from_dict(json.loads(job))).to_dict()))
 
 
+def test_random_jobs_get_the_library_s_answer_or_its_sentence(server: Served) -> None:
+    source = random.Random(11)
+    fields = [random_fields(source, names=models()) for _ in range(40)]
+    with ThreadPoolExecutor(8) as clients:
+        replies = list(clients.map(lambda job: server.http.post("/v1/predict", json={"job": job}), fields))
+    answered = 0
+    for job, reply in zip(fields, replies, strict=True):
+        content = reply.json()
+        if "precision-time capture" in content.get("detail", ""):
+            continue
+        expected, sentence = None, ""
+        try:
+            expected = json.loads(json.dumps(predict(Job.from_dict(job)).to_dict()))
+        except PrecisionTimeError as error:
+            sentence = str(error)
+        assert (content.get("estimate"), content.get("detail", "")) == (expected, sentence), job
+        answered += expected is not None
+    assert answered >= 20
+
+
 def test_a_job_that_takes_too_long_is_refused_and_others_go_on(server: Served) -> None:
     before = metric(server, "precision_time_workers_replaced")
     began = time.monotonic()
@@ -79,8 +101,9 @@ def test_a_job_that_takes_too_long_is_refused_and_others_go_on(server: Served) -
             answered += 1
         took = time.monotonic() - began
     refused = slow.result()
-    assert (refused.status_code, refused.json()["status"]) == (422, 422)
-    assert "more than 2 s of processor time" in refused.json()["detail"]
+    busy = refused.status_code == 503  # other programs took four fifths of the processor
+    assert ("too busy" if busy else "more than 2 s of processor time") in refused.json()["detail"]
+    assert refused.status_code in (422, 503)
     assert answered > 5, f"{answered} in {took:.1f} s"
     assert metric(server, "precision_time_workers_replaced") == before + 1
     assert server.http.post("/v1/predict", json={"job": RESNET}).status_code == 200
@@ -127,7 +150,7 @@ def test_the_client_against_a_process(server: Served) -> None:
 def test_a_stop_lets_answers_in_flight_finish(tmp_path: Path) -> None:
     with served(tmp_path, "--workers", "1") as server:
         found: list[httpx.Response] = []
-        body = {"job": {**RESNET, "epochs": 1}, "space": {"gpus": "1..64", "layout": "auto"}}
+        body = {"job": {**RESNET, "epochs": 1}, "space": {"gpus": "1..16", "gpu": ["a100", "h100"]}}
         asked = threading.Thread(target=lambda: found.append(server.http.post("/v1/plan", json=body)))
         asked.start()
         until = time.monotonic() + 30

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,6 +193,45 @@ def kill_server(server: Server, rounds: int, moments: random.Random) -> int:
     assert writers.failures
     assert all("cannot be reached" in text for text in writers.failures), set(writers.failures)
     return len(writers.kept)
+
+
+_TRACED = """
+import os, sys
+from precision_time.serve.store import open_store
+from store_cases import outcome, prediction
+store = open_store(sys.argv[1])
+one = prediction()
+for index in range(3):
+    os.write(1, b"begin prediction")
+    one = store.add_prediction(prediction())
+    os.write(1, b"kept prediction")
+    os.write(1, b"begin outcome")
+    store.add_outcome(outcome(one))
+    os.write(1, b"kept outcome")
+store.close()
+"""
+
+
+def test_sqlite_waits_for_the_disk_before_it_acknowledges(tmp_path: Path) -> None:
+    """A killed process leaves what it wrote with the system; against a loss of power only a sync of the log helps."""
+    if shutil.which("strace") is None:
+        pytest.skip("there is no strace")
+    trace = tmp_path / "trace"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((SOURCE, str(TESTS)))}
+    command = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,write", "-o", str(trace)]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", _TRACED, str(tmp_path / "store.db")], env=environment, capture_output=True
+    )
+    if b"ptrace" in done.stderr.lower():
+        pytest.skip("this process may not trace others")
+    assert done.returncode == 0, done.stderr
+    calls = [line for line in trace.read_text().splitlines() if "write(1<" in line or "sync(" in line]
+    for what in ("prediction", "outcome"):
+        begins = [index for index, line in enumerate(calls) if f'"begin {what}"' in line]
+        ends = [index for index, line in enumerate(calls) if f'"kept {what}"' in line]
+        assert len(begins) == len(ends) == 3
+        for begin, end in zip(begins, ends, strict=True):
+            assert any("sync(" in line and "store.db-wal>" in line for line in calls[begin:end])
 
 
 def test_killed_writers_of_sqlite(tmp_path: Path, moments: random.Random) -> None:

@@ -96,9 +96,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, server(Path(folder)) as address:
         walk(address)
         if stay:
-            print("Ctrl-C stops the server", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
+                print("Ctrl-C stops the server", flush=True)
                 threading.Event().wait()
     print("stopped")
     return 0

@@ -61,6 +61,10 @@ class DeviceProbe:
         return {"bytes": peak * (1 if sys.platform == "darwin" else 1024), "of": "resident memory of the process"}
 
     def machine(self) -> dict[str, Any]:
-        """What the run trained on."""
+        """What the run trained on, and the versions of PyTorch and CUDA."""
+        torch = sys.modules.get("torch")
+        cuda = getattr(getattr(torch, "version", None), "cuda", None)
+        versions = {"torch": getattr(torch, "__version__", None), "cuda": cuda}
         name = self._torch.cuda.get_device_name() if self._torch is not None else platform.processor() or "CPU"
-        return {"device_type": self.device_type, "device": name, "host": platform.platform()}
+        machine = {"device_type": self.device_type, "device": name, "host": platform.platform()}
+        return {**machine, "hostname": platform.node(), **{key: str(value) for key, value in versions.items() if value}}

@@ -36,18 +36,19 @@ _AXES = {
 
 def predict(asked: Mapping[str, Any]) -> dict[str, Any]:
     estimate = _estimate(asked)
-    shown = estimate.with_quantile(asked["quantile"]) if "quantile" in asked else estimate
-    return {"estimate": shown.to_dict(), "facets": Facets.of(estimate).to_dict()}
+    return {"estimate": estimate.to_dict(), "facets": Facets.of(estimate).to_dict()}
 
 
 def walltime(asked: Mapping[str, Any]) -> dict[str, Any]:
     estimate = _estimate(asked)
+    limit = limit_of(estimate, asked)
+    return {"estimate": estimate.to_dict(), "facets": Facets.of(estimate).to_dict(), "limit": limit}
+
+
+def limit_of(estimate: Estimate, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The time limit that is asked for."""
     limit = time_limit(estimate, asked.get("confidence", 0.95), asked.get("format", "seconds"))
-    return {
-        "estimate": estimate.to_dict(),
-        "facets": Facets.of(estimate).to_dict(),
-        "limit": {**limit.to_dict(), "resumes": limit.resumes},
-    }
+    return {**limit.to_dict(), "resumes": limit.resumes}
 
 
 def _estimate(asked: Mapping[str, Any]) -> Estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
 from collections.abc import Iterable
@@ -73,6 +74,8 @@ class Guard:
                 error.status_code, f"{error.detail}: {_method(scope)} {scope['path'][:100]!r}; {_PATHS}"
             )
             problem.headers.update(error.headers or {})
+        except asyncio.CancelledError:
+            problem = ProblemError(503, "the server is being stopped; ask it again when it runs", 5)
         except Exception:
             self._log.write("failed", path=scope["path"][:200], trace=traceback.format_exc())
             problem = ProblemError(500, "the server failed, which is a defect; its log says where")

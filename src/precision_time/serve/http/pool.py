@@ -20,7 +20,7 @@ from precision_time.serve.http.worker import HEAD
 SEARCHES = frozenset({"compare", "plan"})
 """Questions that take many predictions."""
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_START_S = 60.0
+_START_S = 120.0
 _LOOK_S = 0.25
 """How often the processor time of a late answer is looked at."""
 

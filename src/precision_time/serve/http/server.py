@@ -25,6 +25,8 @@ from precision_time.serve.records import Store
 PORT = 8750
 REFRESH_S = 2.0
 """How often the tokens file and outcomes that other servers got are looked at."""
+MOST_CONNECTIONS = 2_000
+"""At once; further ones are answered 503 by uvicorn."""
 GRACE_S = 30
 """Seconds that in-flight answers may take after a signal."""
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -151,6 +153,7 @@ async def _serve(
             proxy_headers=False,
             server_header=False,
             ws="none",
+            limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=GRACE_S,
             timeout_keep_alive=30,
         )

@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 
 import precision_time
 from precision_time.errors import JobError, StoreError, UnknownPredictionError
+from precision_time.estimate.estimate import Estimate
 from precision_time.reading import to_json
 from precision_time.serve.http import metrics
+from precision_time.serve.http.answers import limit_of
 from precision_time.serve.http.cache import Replies
 from precision_time.serve.http.corrections import Corrections
 from precision_time.serve.http.limits import CACHE_BYTES
@@ -99,27 +101,33 @@ class Service:
         return await self._predicted("walltime", asked)
 
     async def _predicted(self, ask: str, asked: dict[str, Any]) -> Reply:
-        """A prediction that is kept unless the request says otherwise."""
+        """A prediction that is kept unless the request says otherwise. With a key that is known it is the kept one."""
         cluster, key, keep = asked.pop("cluster", DEFAULT_CLUSTER), asked.pop("key", None), asked.pop("keep", True)
+        quantile = asked.pop("quantile", None)
         question = _question(asked)
-        state = self.learned.states.get(cluster, 0)
+        same = _same(ask, question, [cluster, key, keep, quantile])
+        known = self.replies.get(same, self.learned.states)
+        if known is not None:
+            return Reply(known, cache=(cluster, self.learned.states.get(cluster, 0)))
         answer = await self._answer(ask, question)
+        state, predicted = self.learned.states.get(cluster, 0), answer["estimate"]["step"]
         correction = self.learned.correction(cluster, answer["facets"]) if state else None
-        predicted = answer["estimate"]["step"]
         if correction is not None:
             answer = await self._answer(ask, {**question, "learned": [correction]})
-        estimate = answer["estimate"]
-        kept: Prediction | None = None
+            self.metrics.count("corrected")
+        estimate, limit, kept = answer["estimate"], answer.get("limit"), None
         if keep:
             made = _made(question, answer, cluster, predicted)
             kept = await self._keep(made, key, state)
-            estimate = kept.estimate
+            if kept.id != made.id:
+                estimate, limit = kept.estimate, limit and _limit(kept.estimate, asked)
         self.metrics.count("predictions", route=ask)
-        if correction is not None:
-            self.metrics.count("corrected")
-        shown = {"estimate": estimate} if ask == "predict" else answer["limit"]
-        body = {"id": kept.id if kept else None, **shown, "correction": correction}
-        return Reply(to_json(body).encode(), cache=(cluster, state))
+        shown = {"estimate": _with_quantile(estimate, quantile)} if limit is None else limit
+        body = {"id": kept.id if kept else None, **shown, "correction": estimate.get("learned")}
+        reply = to_json(body).encode()
+        if "graph" not in question:
+            self.replies.add(same, cluster, state, reply)
+        return Reply(reply, cache=(cluster, state))
 
     async def _answer(self, ask: str, question: dict[str, Any]) -> dict[str, Any]:
         """The answer of a worker; the same question, asked at once by many, is answered once."""
@@ -264,6 +272,25 @@ def _question(asked: dict[str, Any]) -> dict[str, Any]:
     """What a worker is asked, with the job in one form. Raises what `safe_job` raises."""
     graph = asked.get("graph")
     return {**asked, "job": safe_job(asked["job"], None if graph is None else _digest(graph)).to_dict()}
+
+
+def _same(ask: str, question: Mapping[str, Any], rest: list[Any]) -> bytes:
+    """A key that requests for the same job share, in whatever words; of a posted graph, whose content is not in it, a
+    key of its own."""
+    if "graph" in question:
+        return new_id().encode()
+    return hashlib.sha256(json.dumps([ask, question, rest], sort_keys=True).encode()).digest()
+
+
+def _with_quantile(estimate: Mapping[str, Any], probability: float | None) -> Mapping[str, Any]:
+    if probability is None:
+        return estimate
+    return Estimate.from_dict(estimate).with_quantile(probability).to_dict()
+
+
+def _limit(estimate: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The time limit of an estimate that was kept earlier."""
+    return limit_of(Estimate.from_dict(estimate), asked)
 
 
 def _made(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from precision_time.anchors.anchor import family_of
 from precision_time.errors import DataError
 from precision_time.job.job import Job
+from precision_time.placement import catalog_of
 from precision_time.zoo.names import find, zoo_name
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Facets:
         ran_in = framework or job.framework
         precision = job.schedule[-1].precision if job.schedule else job.precision_spec.label
         return cls(
-            gpu=job.gpu[:LONGEST],
+            gpu=catalog_of(job).gpu(job.gpu).name[:LONGEST],
             framework=ran_in[:LONGEST],
             precision=precision[:LONGEST],
             family=_family(job)[:LONGEST],
@@ -97,6 +98,7 @@ def _digest(job: Job, framework: str, precision: str) -> str:
     values = {name: value for name, value in job.to_dict().items() if name not in _NOT_OF_THE_STEP}
     entry = find(job.model)
     values |= {"model": zoo_name(job.model), "framework": framework, "precision": precision}
+    values["gpu"] = catalog_of(job).gpu(job.gpu).name  # which a job may name by an alias
     if job.batch_size is None and entry is not None:
         values["batch_size"] = entry.batch_size
     text = json.dumps(values, sort_keys=True, default=str)

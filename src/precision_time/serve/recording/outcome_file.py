@@ -15,6 +15,11 @@ from precision_time.serve.recording.recorder import open_recorder
 from precision_time.serve.recording.runs import Measured, Run
 
 _LARGEST = 16 * 2**20
+_MACHINE = {
+    "host": "hostname", "device_type": "device_type", "device": "device", "system": "host", "torch": "torch",
+    "cuda": "cuda",
+}  # fmt: skip
+"""What an outcome says of its machine -> the key of the file."""
 
 
 def read_outcome_file(path: str | Path) -> dict[str, Any]:
@@ -40,8 +45,9 @@ def measured_of(content: Mapping[str, Any]) -> Measured:
         warm = -(-int(given.get("warmup_steps") or 0) // every)
         steps = tuple(float(value) for value in given.get("steps_s") or ())[warm:]
         peak = (given.get("peak_memory") or {}).get("bytes") if given.get("device_type") == "cuda" else None
-        machine = {name: given.get(name) for name in ("device_type", "device", "host")}
-        machine |= {f"framework_{name}": value for name, value in (content.get("framework") or {}).items()}
+        machine = {name: given.get(key) for name, key in _MACHINE.items()}
+        ran_in = content.get("framework") or {}
+        machine["framework"] = " ".join(str(ran_in[name]) for name in ("name", "version") if ran_in.get(name))
         return Measured(
             key=_key(content),
             step_s=None if given.get("step_s") is None else float(given["step_s"]),
@@ -49,7 +55,7 @@ def measured_of(content: Mapping[str, Any]) -> Measured:
             run_s=None if given.get("run_s") is None else float(given["run_s"]),
             peak_bytes=None if peak is None else int(peak),
             finished=bool(content.get("finished")),
-            machine={name: value for name, value in machine.items() if value is not None},
+            machine={name: value for name, value in machine.items() if value},
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise DataError(f"the outcome file has a value of another kind ({error}); record it by flags") from None

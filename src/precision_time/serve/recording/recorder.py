@@ -128,11 +128,12 @@ class ServerRecorder:
 def facets_of(job: Job, estimate: Estimate, framework: str | None = None) -> dict[str, str]:
     """The facets of a job. The name of a module of a program, module:NAME-1, says nothing of its sizes and counts the
     modules of the process, so that parameters and operations tell modules of one class apart."""
-    facets = Facets.of(job, framework).to_dict()
+    launch = estimate.bound_shares.get("launch", 0.0)
+    facets = Facets.of_job(job, launch, framework).to_dict()
     if job.model.startswith(MODULE):
         family = re.sub(r"-[0-9]+$", "", facets["family"])
         sizes = f"{family} {estimate.parameters} {sorted(estimate.flops_per_step.items())} "
-        fields = Facets.of(job.replace(model="any"), framework).job
+        fields = Facets.of_job(job.replace(model="any"), 0.0, framework).job
         digest = hashlib.sha256(f"{sizes}{fields}".encode()).hexdigest()[:16]
         facets |= {"family": family, "model": f"{family}-{estimate.parameters}", "job": digest}
     return facets

@@ -15,16 +15,27 @@ export class Problem extends Error {
 /** The JSON that `path` answers; with a `body` by POST. Raises `Problem`, or AbortError where `signal` ended it. */
 export async function ask(path, body, signal) {
   let reply;
+  let text;
   try {
     reply = await send(path, body, signal);
     if (reply.status === 401 && (await askForToken())) reply = await send(path, body, signal);
+    text = await reply.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: "The server does not answer. It may have been stopped; the page goes on once it is back." });
   }
-  const content = await reply.json().catch(() => ({}));
-  if (!reply.ok) throw new Problem(reply.status, content);
+  const content = parsed(text);
+  if (!reply.ok || content === null) throw new Problem(reply.status, content ?? {});
   return content;
+}
+
+/** The JSON of a text; null where it is none, such as the page of a proxy. */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
 
 function send(path, body, signal) {

@@ -74,7 +74,9 @@ function showViews() {
 /** Shows what the address says. */
 function open() {
   const before = view && state.view;
+  const { compare, plan } = state.options;
   state = link.read(location.hash);
+  if (before) state.options = { ...state.options, ...{ compare, plan }, [state.view]: state.options[state.view] };
   if (!Object.keys(state.job).length) state.job = structuredClone(before ? form.job : FIRST);
   if (document.activeElement !== $("cluster")) $("cluster").value = state.cluster;
   showViews();

@@ -61,7 +61,11 @@ export class PlanView {
   update(job) {
     const asked = this.options.deadline_hours || this.options.budget_usd || this.options.run;
     if (!this.shown && asked) this.plan();
-    else if (this.shown && JSON.stringify(job) !== this.shown) this.result.classList.add("old");
+    else if (this.shown) {
+      const old = JSON.stringify(job) !== this.shown;
+      this.result.classList.toggle("old", old);
+      this.button.textContent = old ? "Plan again, for the changed job" : "Plan";
+    }
   }
 
   async plan() {
