@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 
 from postgresql_server import Server
 from precision_time.cli.main import main
 from precision_time.cli.parser import parse
+from precision_time.reading import parse_toml
 from precision_time.reading.yaml_text import parse_yaml
 from precision_time.serve.http.server import GRACE_S, PORT, is_local
 
@@ -284,7 +284,7 @@ def test_what_the_image_is_built_from_is_there() -> None:
 
 
 def test_the_image_installs_what_the_server_needs() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = parse_toml((ROOT / "pyproject.toml").read_text(), "pyproject.toml")["project"]
     (installed,) = re.findall(r"/source\[([\w,]+)\]", DOCKERFILE)
     assert set(installed.split(",")) == {"serve", "postgresql"} <= set(project["optional-dependencies"])
     assert {"README.md", "LICENSE"} <= {project["readme"], *project["license-files"]}

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -376,6 +377,7 @@ def test_an_interrupted_write_frees_those_that_wait(store: SqlStore) -> None:
     assert store.add_outcome(outcome(one))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of os.fork, from Python 3.12 on
 def test_a_forked_process_uses_connections_of_its_own(store: SqlStore) -> None:
     one = store.add_prediction(prediction())
     child = os.fork()
@@ -387,6 +389,56 @@ def test_a_forked_process_uses_connections_of_its_own(store: SqlStore) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert store.add_outcome(outcome(one, key="parent"))
     assert [each.key for each in store.outcomes(one.id)] == ["child", "parent"]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of os.fork, from Python 3.12 on
+def test_processes_that_open_a_new_store_at_one_moment(target: str) -> None:
+    moment = time.time() + 0.3
+    children = []
+    for number in range(5):
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            code = 1
+            try:
+                opened = open_store(target, check=False)
+                while time.time() < moment:
+                    pass
+                one = opened.add_prediction(prediction(key=f"{number}"))
+                code = 0 if opened.add_outcome(outcome(one)) else 1
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 5
+    store = open_store(target)
+    assert [each.number for each in store.recorded()] == [1, 2, 3, 4, 5]
+    store.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of os.fork, from Python 3.12 on
+def test_a_fork_while_another_thread_writes(store: SqlStore, target: str) -> None:
+    """The child of SQLite is told; it would believe in locks that its parent alone has."""
+    one = store.add_prediction(prediction())
+    inside, go = threading.Event(), threading.Event()
+
+    def hold(session: Any) -> None:
+        inside.set()
+        assert go.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(store._writer.run, hold)
+        assert inside.wait(60)
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            try:
+                os._exit(0 if store.add_outcome(outcome(one, key="child")) else 1)
+            except StoreError as error:
+                os._exit(3 if "was in use by another thread when this process was forked" in str(error) else 2)
+            finally:
+                os._exit(4)
+        go.set()
+        holder.result()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (0 if target.startswith("postgresql") else 3)
+    assert store.add_outcome(outcome(one, key="parent"))
 
 
 # --- versions

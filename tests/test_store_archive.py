@@ -20,7 +20,12 @@ from test_full_disk import largest_file
 
 
 def filled(store: SqlStore, count: int = 7) -> list[Prediction]:
-    made = [store.add_prediction(prediction(key=f"k{i}", cluster=f"c{i % 2}", job={"é": i})) for i in range(count)]
+    made = [
+        store.add_prediction(
+            prediction(key=f"k{i}", cluster=f"c{i % 2}", job={"é": i, "control": "\x00\x1b\u2028\ud800"})
+        )
+        for i in range(count)
+    ]
     for index, each in enumerate(made[::-1]):
         store.add_outcome(outcome(each, key="a", steps_s=(0.1, 0.2), peak_bytes=index, finished=index % 2 == 0))
         store.add_outcome(outcome(each, key="b", machine={"host": "x"}))
@@ -54,6 +59,27 @@ def test_a_round_trip_between_databases(of: str, to: str, tmp_path: Path, reques
     assert lines[0] == lines[1]
     source.close()
     second.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_backup_of_the_first_format_is_read_for_ever(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    target = str(tmp_path / "s.db") if kind == "sqlite" else request.getfixturevalue("postgresql").new_database()
+    store = open_store(target)
+    assert restore(store, Path(__file__).parent / "golden" / "store_backup_1.gz") == Counts(2, 2)
+    first, second = store.recorded()
+    assert (first.number, first.prediction.id[-1], first.prediction.cluster) == (1, "2", "pool-a")
+    kept = first.outcome
+    assert (kept.key, kept.steps_s, kept.run_s, kept.peak_bytes) == ("slurm-1", (0.1, 0.30000000000000004), 60.0, 2**40)
+    assert (kept.finished, kept.machine, kept.recorded_at) == (True, {"host": "node17"}, 1_700_000_100.5)
+    assert (second.number, second.prediction.key, second.prediction.job["note"]) == (2, "first", "ü \x01")
+    assert (second.outcome.step_s, second.outcome.finished, second.prediction.predicted) == (
+        None,
+        None,
+        (0.4, 0.5, 0.6),
+    )
+    store.close()
 
 
 def test_an_empty_store(tmp_path: Path) -> None:

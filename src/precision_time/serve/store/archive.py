@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError, JobError
-from precision_time.reading import named, parse_json
+from precision_time.reading import named
 from precision_time.reading.text import opened
 from precision_time.report.write import write_whole
 from precision_time.serve.records import Outcome, Prediction
@@ -32,7 +32,6 @@ FORMAT = 1
 KIND = "precision-time store"
 LARGEST_ARCHIVE = 64 * 2**30
 LONGEST_LINE = 20 * 2**20
-_MOST_VALUES = 2_000_000
 _PAGE = 200
 _TOGETHER = 500
 """Records that are restored in one transaction."""
@@ -192,10 +191,11 @@ def _records(path: str | Path) -> Iterator[Prediction | Outcome]:
 
 
 def _content(path: str | Path, line: bytes) -> dict[str, Any]:
+    """The mapping in a line. Texts of a store may have any characters, which other files of a user may not."""
     try:
-        content = parse_json(line.decode(), "a line", _MOST_VALUES)
-    except (DataError, UnicodeDecodeError) as error:
-        raise _damaged(path, str(error)) from None
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"a line is no JSON: {error}") from None
     if not isinstance(content, dict):
         raise _damaged(path, "a line holds no mapping")
     return content

@@ -38,11 +38,13 @@ class Dialect(Protocol):
     name     how errors call this database, without a password
     errors   what its driver raises where the database cannot do what it is asked for
     types    column types that differ, by the words that schemas use: number, real, id
+    forks    whether a process may be forked while one of its threads uses a connection
     """
 
     name: str
     errors: tuple[type[BaseException], ...]
     types: Mapping[str, str]
+    forks: bool
 
     def connect(self) -> Any:
         """A connection of the driver, in which each statement is its own transaction until `begin`."""

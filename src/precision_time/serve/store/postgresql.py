@@ -48,6 +48,7 @@ class PostgreSql:
     """The database at `address`, a URI or connection string of libpq."""
 
     types: Mapping[str, str] = {"number": "BIGINT", "real": "DOUBLE PRECISION", "id": 'TEXT COLLATE "C"'}
+    forks = True
 
     def __init__(self, address: str) -> None:
         if psycopg is None:

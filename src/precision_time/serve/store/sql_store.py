@@ -39,6 +39,10 @@ _RECORDED = (
     f"WHERE o.number > ? ORDER BY o.number LIMIT {_PAGE}"
 )
 
+_OUTCOMES_OF_CLUSTERS = (
+    "SELECT p.cluster, COUNT(*) FROM outcomes o JOIN predictions p ON p.id = o.prediction GROUP BY p.cluster"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Added:
@@ -52,8 +56,8 @@ class Added:
 class SqlStore:
     """Predictions and outcomes in one database; see `records.Store` for what each method promises.
 
-    May be used by several threads, and the same database by several stores of several processes. A store that is
-    carried over a fork opens connections of its own.
+    May be used by several threads, and the same database by several stores of several processes. In a process that is
+    forked it opens connections of its own; SQLite must not be in use by another thread at that moment.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -104,11 +108,12 @@ class SqlStore:
                 after = number
 
     def clusters(self) -> Mapping[str, tuple[int, int]]:
-        found = self._read(
-            "SELECT p.cluster, COUNT(DISTINCT p.id), COUNT(o.number) FROM predictions p "
-            "LEFT JOIN outcomes o ON o.prediction = p.id GROUP BY p.cluster"
-        )
-        return {cluster: (predictions, outcomes) for cluster, predictions, outcomes in sorted(found)}
+        def work(session: Session) -> dict[str, tuple[int, int]]:
+            outcomes: dict[str, int] = dict(session.rows(_OUTCOMES_OF_CLUSTERS))
+            found = session.rows("SELECT cluster, COUNT(*) FROM predictions GROUP BY cluster")
+            return {cluster: (count, outcomes.get(cluster, 0)) for cluster, count in sorted(found)}
+
+        return self.in_snapshot(work)
 
     def check(self) -> None:
         self._read("SELECT COALESCE(MAX(number), 0) FROM outcomes")

@@ -43,6 +43,7 @@ class Sqlite:
 
     errors: tuple[type[BaseException], ...] = (sqlite3.Error, OverflowError, UnicodeError, OSError)
     types: Mapping[str, str] = {"number": "INTEGER", "real": "REAL", "id": "TEXT"}
+    forks = False  # the child would have the parent's view of locks, without the locks (sqlite.org/howtocorrupt.html)
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(os.path.abspath(path))
@@ -58,7 +59,7 @@ class Sqlite:
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(self.path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            mode = self._write_ahead(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
         except BaseException:
@@ -72,6 +73,17 @@ class Sqlite:
             )
         self._file = self._identity()
         return connection
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> str:
+        """Set WAL mode where the file does not have it yet: by one process at a time, for which SQLite does not wait."""
+        mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if mode != "wal":
+            self._lock(connection)
+            try:
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            finally:
+                self.end(connection)
+        return mode
 
     def usable(self, connection: sqlite3.Connection) -> bool:
         """False where the file was replaced. One that was removed is not made again: what it held would be missed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Transactions:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._migrated = self._closed = False
+        self._in_use = 0
+        _ALL.add(self)
 
     def run(self, kind: str, work: Callable[[Session], T]) -> T:
         """What `work` returns, once its transaction is committed.
@@ -59,15 +62,32 @@ class Transactions:
         """
         if self._closed:
             raise StoreError(f"{self.dialect.name} was closed; open it again")
-        if self._process != os.getpid():  # connections and locks must not be shared with the parent of a fork
-            self._left, self._lock = threading.BoundedSemaphore(MOST_CONNECTIONS), threading.Lock()
-            self._idle, self._process = [], os.getpid()
+        if self._process != os.getpid():
+            self._begin_after_fork()
         if not self._left.acquire(timeout=TIMEOUT_S):
             raise StoreError(f"{self.dialect.name} is busy: all {MOST_CONNECTIONS} connections are in use; try again")
+        with self._lock:
+            self._in_use += 1
         try:
             return self._attempt(kind, work)
         finally:
+            with self._lock:
+                self._in_use -= 1
             self._left.release()
+
+    def _begin_after_fork(self) -> None:
+        """Connections and locks are not shared with the parent."""
+        if self._in_use and not self.dialect.forks:
+            raise StoreError(
+                f"{self.dialect.name} was in use by another thread when this process was forked; fork before it is used"
+            )
+        self._left, self._lock = threading.BoundedSemaphore(MOST_CONNECTIONS), threading.Lock()
+        self._idle, self._in_use, self._process = [], 0, os.getpid()
+
+    def close_before_fork(self) -> None:
+        """Close kept connections that a child must not have."""
+        if not self.dialect.forks and self._process == os.getpid():
+            self._forget()
 
     def _attempt(self, kind: str, work: Callable[[Session], T]) -> T:
         while True:
@@ -157,6 +177,18 @@ class Transactions:
             self._forget()
 
 
+_ALL: weakref.WeakSet[Transactions] = weakref.WeakSet()
+
+
+def _close_before_fork() -> None:
+    for each in list(_ALL):
+        each.close_before_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_close_before_fork)
+
+
 @dataclass(slots=True)
 class _Ticket(Generic[T]):
     """A write that waits for its turn."""
@@ -172,12 +204,19 @@ class Writer:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._waiting: deque[_Ticket[Any]] = deque()
-        self._turn = threading.Lock()
+        self._process = 0
+        self._waiting: deque[_Ticket[Any]]
+        self._turn: threading.Lock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process, self._waiting, self._turn = os.getpid(), deque(), threading.Lock()
 
     def run(self, work: Callable[[Session], T]) -> T:
         """What `work` returns, once it is committed. A `PrecisionTimeError` that it raises before it has written
         anything is raised to its caller alone; any other failure to all of the transaction."""
+        if self._process != os.getpid():  # another thread may have held the turn when this process was forked
+            self._begin()
         ticket = _Ticket(work)
         self._waiting.append(ticket)
         with self._turn:
