@@ -50,11 +50,11 @@ _ACT_OF = {"gemma": "geglu", "gemma2": "geglu", "gemma3_text": "geglu", "gpt2": 
            "gpt_oss": "clamped_quick_geglu"}  # fmt: skip
 _NO_EFFECT = frozenset(
     """
-    architectures transformers_version torch_dtype dtype model_type _name_or_path auto_map use_cache initializer_range
+    architectures transformers_version torch_dtype dtype _name_or_path auto_map use_cache initializer_range
     rms_norm_eps layer_norm_epsilon layer_norm_eps bos_token_id eos_token_id pad_token_id unk_token_id
     decoder_start_token_id attention_dropout rope_theta rope_scaling rope_parameters rope_local_base_freq
     rope_interleave original_max_position_embeddings partial_rotary_factor max_position_embeddings n_ctx pretraining_tp
-    tie_word_embeddings output_router_logits router_aux_loss_coef aux_loss_alpha seq_aux norm_topk_prob
+    output_router_logits router_aux_loss_coef aux_loss_alpha seq_aux norm_topk_prob
     routed_scaling_factor scoring_func topk_method n_group topk_group router_jitter_noise initial_context_length
     max_window_layers use_sliding_window query_pre_attn_scalar cache_implementation attn_implementation
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
@@ -78,6 +78,7 @@ def from_hf_model(config: Mapping[str, Any]) -> Imported:
             "file as --model hf:FILE, which traces it with PyTorch"
         )
     reader = Reader(values)
+    reader.take("model_type")
     shape: dict[str, Any] = {}
     for key, name in _SIZES.items():
         if key in _OR_NONE and (key in values and not values[key]):
@@ -87,14 +88,13 @@ def from_hf_model(config: Mapping[str, Any]) -> Imported:
             shape[name] = size
     _blocks(reader, kind, shape, values)
     not_taken = reader.finish(names=_NO_EFFECT)
-    taken = (*reader.taken, *(name for name in ("tie_word_embeddings",) if name in values))
-    return Imported(KIND, {"model": _MODELS[kind], "model_config": shape}, not_taken=not_taken, taken=taken)
+    return Imported(KIND, {"model": _MODELS[kind], "model_config": shape}, not_taken=not_taken, taken=reader.taken)
 
 
 def _blocks(reader: Reader, kind: str, shape: dict[str, Any], values: Mapping[str, Any]) -> None:
     """What is no plain size."""
     _widths(reader, kind, shape)
-    if (tied := values.get("tie_word_embeddings")) is not None:
+    if (tied := reader.take("tie_word_embeddings")) is not None:
         shape["tied_embeddings"] = int(bool(tied))
     if kind == "gpt2":
         dropout = [reader.take(name) for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")]
