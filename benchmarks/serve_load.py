@@ -54,7 +54,11 @@ request = function()
     n = n + 1
   else
     line = file:read("*l")
-    if line == nil then wrk.thread:stop() return wrk.format(nil, nil, nil, "{}") end
+    if line == nil then
+      io.open(path .. ".ended", "w"):close()
+      wrk.thread:stop()
+      return wrk.format(nil, nil, nil, "{}")
+    end
   end
   return wrk.format(nil, nil, nil, line)
 end
@@ -110,20 +114,24 @@ def server(folder: Path, workers: int) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
-def driven(url: str, bodies: Path, seconds: float, again: bool) -> dict[str, Any]:
-    """What wrk counts in so many seconds, or until the bodies end."""
+def driven(url: str, process: int, bodies: Path, seconds: float, again: bool = False) -> dict[str, Any]:
+    """What wrk counts in so many seconds, or until the bodies end, and the processor time of a request."""
+    before = processor_s(process)
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
         script.write(SCRIPT)
         script.flush()
         load = os.getloadavg()[0]
         command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:.0f}s", "--timeout", "30s", "-s", script.name, url]
         environment = {**os.environ, "BODIES": str(bodies), "AGAIN": "1" if again else "0"}
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found = re.search(r"RESULT (.*)", ran.stdout)
+        printed = _until_ended(command, environment, Path(f"{bodies}.ended"))
+    found = re.search(r"RESULT (.*)", printed)
     if found is None:
-        raise SystemExit(f"wrk printed no result: {ran.stdout}{ran.stderr}")
+        raise SystemExit(f"wrk printed no result: {printed}")
     requests, duration, refused, broken, p50, p90, p99 = map(float, found[1].split())
+    mine, workers = (1e3 * (new - old) / requests for new, old in zip(processor_s(process), before, strict=True))
     return {
+        "server_ms": mine,
+        "workers_ms": workers,
         "requests": int(requests),
         "per_s": requests / (duration / 1e6),
         "refused": int(refused),
@@ -134,6 +142,17 @@ def driven(url: str, bodies: Path, seconds: float, again: bool) -> dict[str, Any
         "load_before": load,
         "load_after": os.getloadavg()[0],
     }
+
+
+def _until_ended(command: list[str], environment: dict[str, str], ended: Path) -> str:
+    """What wrk prints; it is interrupted where its bodies end before its time, since it does not stop by itself."""
+    ended.unlink(missing_ok=True)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as ran:
+        while ran.poll() is None and not ended.exists():
+            time.sleep(0.05)
+        if ran.poll() is None:
+            ran.send_signal(signal.SIGINT)
+        return ran.communicate()[0]
 
 
 def written(folder: Path, name: str, found: Iterator[dict[str, Any]]) -> Path:
@@ -147,8 +166,22 @@ def written(folder: Path, name: str, found: Iterator[dict[str, Any]]) -> Path:
 
 def memory_mib(process: int) -> tuple[float, float]:
     """Resident MiB of the server, and of its workers together."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()
-    return _resident(process), sum(_resident(int(child)) for child in children)
+    return _resident(process), sum(map(_resident, _children(process)))
+
+
+def processor_s(process: int) -> tuple[float, float]:
+    """Seconds of processor time of the server so far, and of its workers together."""
+    return _spent(process), sum(map(_spent, _children(process)))
+
+
+def _children(process: int) -> list[int]:
+    text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii")
+    return [int(child) for child in text.split()]
+
+
+def _spent(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident(process: int) -> float:
@@ -179,7 +212,7 @@ def watched(url: str, process: int, bodies: Path, count: int) -> dict[str, Any]:
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        found = driven(url, bodies, 36_000, again=False)
+        found = driven(url, process, bodies, 36_000)
     finally:
         ended.set()
         watching.join()
@@ -192,7 +225,7 @@ def document(workers: int, seconds: float, count: int) -> dict[str, Any]:
         folder = Path(text)
         plenty = int(seconds * 3000)
         files = {
-            "warm": written(folder, "warm", of_a_cluster(20)),
+            "warm": written(folder, "warm", itertools.islice(of_a_cluster(60), 40, 60)),
             "distinct": written(folder, "distinct", of_a_cluster(plenty)),
             "mixed": written(folder, "mixed", over_everything(int(seconds * 500))),
         }
@@ -201,9 +234,9 @@ def document(workers: int, seconds: float, count: int) -> dict[str, Any]:
         for name, path in files.items():
             part = folder / f"server-{name}"
             part.mkdir()
-            with server(part, workers) as (url, _):
-                driven(url, before, 600, again=False)  # models are loaded
-                found[name] = driven(url, path, seconds, again=name == "warm")
+            with server(part, workers) as (url, process):
+                driven(url, process, before, 600)  # models are loaded
+                found[name] = driven(url, process, path, seconds, again=name == "warm")
             print(name, json.dumps(found[name]), file=sys.stderr)
         if count:
             part = folder / "server-memory"
@@ -222,7 +255,10 @@ def document(workers: int, seconds: float, count: int) -> dict[str, Any]:
     }
 
 
-_HEADS = ("", "requests", "per second", "P50 ms", "P90 ms", "P99 ms", "refused", "load before and after")
+_HEADS = (
+    "", "requests", "per second", "P50 ms", "P90 ms", "P99 ms", "refused", "server ms", "workers ms",
+    "load before and after",
+)  # fmt: skip
 _NAMES = {
     "warm": "20 jobs, again and again",
     "distinct": "distinct jobs of ten models",
@@ -239,7 +275,8 @@ def page(content: dict[str, Any]) -> str:
             each = content[name]
             cells = (
                 title, f"{each['requests']:,}", f"{each['per_s']:,.0f}", *(f"{each[p]:.1f}" for p in _PERCENTILES),
-                f"{each['refused']:,}", f"{each['load_before']:.1f}, {each['load_after']:.1f}",
+                f"{each['refused']:,}", f"{each['server_ms']:.2f}", f"{each['workers_ms']:.2f}",
+                f"{each['load_before']:.1f}, {each['load_after']:.1f}",
             )  # fmt: skip
             rows.append(f"| {' | '.join(cells)} |")
     table = "\n".join((f"| {' | '.join(_HEADS)} |", "| --- |" + " ---: |" * (len(_HEADS) - 1), *rows))
@@ -250,7 +287,8 @@ def page(content: dict[str, Any]) -> str:
 
 `precision-time serve` with {content["workers"]} workers and SQLite, driven by wrk with {CONNECTIONS} connections from
 the same {content["cores"]} cores. Every answer is a prediction that is kept (synced to disk) before it is sent; equal
-requests share one. Refused: jobs that cannot be (a precision that the GPU lacks).
+requests share one. Refused: jobs that cannot be (a precision that the GPU lacks). Server and workers: milliseconds of
+processor time of a request, which other programs on the machine change less than its time by the clock.
 
 {table}
 {memory}

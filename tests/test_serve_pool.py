@@ -23,6 +23,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
     monkeypatch.setattr(pools, "PREDICT_S", 0.5)
     monkeypatch.setattr(pools, "SEARCH_S", 1.0)
+    monkeypatch.setattr(pools, "WAIT_FACTOR", 200.0)  # however busy this machine is
 
 
 def within(count: int, work: Callable[[Pool], Awaitable[None]]) -> None:

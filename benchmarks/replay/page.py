@@ -52,8 +52,8 @@ of what was measured. Learned: {clean} without them and {injected} with them. A 
 
 ## Speed
 
-Learning an outcome took {learn_ms:.1f} ms of one core on average and {learn_p99:.0f} ms in the slowest hundredth, with the
-next correction.
+Learning an outcome took {learn_ms:.1f} ms of one core on average and {learn_p99:.0f} ms in the slowest hundredth, with
+the next correction.
 """
 
 
