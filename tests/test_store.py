@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import sqlite3
 import threading
@@ -44,13 +45,17 @@ def store(target: str) -> Iterator[SqlStore]:
     opened.close()
 
 
-def raw(target: str) -> Any:
+@contextlib.contextmanager
+def raw(target: str) -> Iterator[Any]:
     """A connection of the driver, as somebody else would have it."""
     if target.startswith("postgresql"):
         import psycopg
 
-        return psycopg.connect(target, autocommit=True)
-    return sqlite3.connect(target, isolation_level=None)
+        connection: Any = psycopg.connect(target, autocommit=True)
+    else:
+        connection = sqlite3.connect(target, isolation_level=None)
+    with contextlib.closing(connection):
+        yield connection
 
 
 # --- records
