@@ -144,15 +144,15 @@ def test_a_schedule_has_no_features() -> None:
         facts_of(job)
 
 
-# --- the bound, and sizes of kernels
+# --- where the trees start, and sizes of kernels
 
 
-def test_the_bound_is_the_longer_of_kernels_and_launches(linear: Job) -> None:
+def test_trees_start_from_the_longer_of_kernels_and_launches(linear: Job) -> None:
     facts = dataclasses.replace(facts_of(linear), host_s=1.0)  # longer than one small layer
-    assert facts.kernel_s < facts.host_s == facts.bound_s
+    assert facts.kernel_s < facts.host_s == facts.initial_s
     large = dataclasses.replace(facts, host_s=facts.kernel_s / 2)
-    assert large.bound_s == facts.kernel_s
-    assert dataclasses.replace(large, bubble=0.2).bound_s == pytest.approx(facts.kernel_s / 0.8)
+    assert large.initial_s == facts.kernel_s
+    assert dataclasses.replace(large, bubble=0.2).initial_s == pytest.approx(facts.kernel_s / 0.8)
 
 
 def test_sizes_of_one_linear_layer_by_hand(linear: Job) -> None:

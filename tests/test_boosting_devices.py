@@ -57,9 +57,9 @@ def test_a_device_calibrated_anew_is_counted_anew(here: Job) -> None:
 
 def test_host_and_kernels_take_turns_on_a_cpu(here: Job) -> None:
     facts = dataclasses.replace(facts_of(here), host_s=2.0)
-    assert facts.bound_s == pytest.approx(facts.kernel_s + 2.0)
+    assert facts.initial_s == pytest.approx(facts.kernel_s + 2.0)
     gpu = dataclasses.replace(facts, cluster=facts_of(Job("resnet50", gpu="v100-16gb-sxm")).cluster)
-    assert gpu.bound_s == pytest.approx(max(facts.kernel_s, 2.0))
+    assert gpu.initial_s == pytest.approx(max(facts.kernel_s, 2.0))
 
 
 def jobs_here(here: Job) -> list[MeasuredJob]:

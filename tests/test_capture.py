@@ -101,6 +101,39 @@ def test_flops_of_resnet18_equal_torchs_counter() -> None:
     assert product_flops(graph, Phase.BACKWARD) == backward
 
 
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped product")
+def test_grouped_products_of_torch_by_hand() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Parameter(torch.empty(4, 16, 32))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch._grouped_mm(x, self.up, offs=torch.empty(4, dtype=torch.int32))
+
+    graph = trace(lambda: total(nn.Sequential(nn.Linear(16, 16), Rows()), torch.ones(64, 16)), "half")
+    forward = next(kind for _, kind in rows(graph, Phase.FORWARD) if kind.name == "pt.grouped_mm")
+    (work,) = works(forward, OPTIONS) or []
+    assert (work.shape, work.flops) == ((4, 16, 32, 16), 2 * 64 * 16 * 32)
+    backward = names(graph, Phase.BACKWARD)
+    assert (backward["pt.grouped_mm"], backward["pt.grouped_mm_weight"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("a", "b", "out", "shape"), [
+    ((64, 16), (4, 16, 32), (64, 32), (4, 16, 32, 16)),  # rows in groups
+    ((4, 32, 16), (16, 64), (32, 64), (4, 32, 16, 16)),  # columns in groups
+    ((16, 64), (64, 32), (4, 16, 32), (4, 16, 32, 16)),  # the summed side in groups
+    ((4, 8, 16), (4, 16, 32), (4, 8, 32), (4, 8, 32, 16)),  # as many matrices
+])  # fmt: skip
+def test_every_form_of_torchs_grouped_product(
+    a: tuple[int, ...], b: tuple[int, ...], out: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    inputs = tuple(TensorSpec(side, "bfloat16") for side in (a, b))
+    (work,) = works(OpSignature("aten._grouped_mm", inputs, (TensorSpec(out, "bfloat16"),)), OPTIONS) or []
+    assert work.shape == shape
+    assert work.flops == 2 * shape[0] * shape[1] * shape[2] * shape[3]
+
+
 # --- one layer, by hand -----------------------------------------------------------------------------------------
 
 

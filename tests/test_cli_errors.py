@@ -111,8 +111,8 @@ def test_the_flags_are_frozen() -> None:
         "--allow-code", "--empty-cache",
     ])  # fmt: skip
     assert flags_of(parser, "search") == [
-        "--help", "--state", "--result", "--objective", "--deadline", "--setting", "--seed", "--precision",
-        "--batch-size", "--gpu", "--gpus", "--price", "--allow-code", "--json",
+        "--help", "--state", "--result", "--run", "--most-runs", "--objective", "--deadline", "--setting", "--seed",
+        "--precision", "--batch-size", "--gpu", "--gpus", "--price", "--allow-code", "--json",
     ]  # fmt: skip
     assert sorted(flags_of(parser, "calibrate")) == sorted([*CALIBRATE_FLAGS, "--allow-code"])
     assert sorted(flags_of(parser, "measure")) == sorted([*MEASURE_FLAGS, "--allow-code"])

@@ -181,8 +181,8 @@ def test_a_launch_by_accelerate(tmp_path: Path) -> None:
     [
         ("training_args.bin", "x", "is a pickle, which is not read"),
         ("trainer_state.json", json.dumps({"global_step": 1, "log_history": []}), "is the state of a Trainer"),
-        ("config.json", json.dumps({"model_type": "llama", "transformers_version": "5", "hidden_size": 8}),
-         "is the config of a model, which --model hf:FILE names"),
+        ("config.json", json.dumps({"model_type": "bert", "transformers_version": "5", "hidden_size": 8}),
+         "is that of no decoder of the zoo.*name the file as --model hf:FILE"),
         ("a.json", json.dumps({"per_device_train_batch_size": 1, "zero_optimization": {}}),
          "has settings of DeepSpeed config .zero_optimization. and of Hugging Face TrainingArguments .per_device"),
         ("a.yaml", "base_model: gpt2\ndistributed_type: FSDP", "accelerate config .distributed_type. and of Axolotl"),

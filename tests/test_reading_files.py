@@ -451,3 +451,15 @@ def test_a_model_configuration_has_names(wrong: dict[str, Any], tmp_path: Path) 
     path.write_text(to_json({"model_type": "bert", **wrong}))
     with pytest.raises(JobError, match="model_type must be a name, and architectures a list of names"):
         read(str(path))
+
+
+def test_the_bounds_of_state_space_models_may_be_infinite_in_a_config_of_hugging_face(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from precision_time.zoo.models.huggingface import read
+
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "mamba2", "time_step_limit": [0.0, Infinity], "time_step_min": 0.001}')
+    assert read(str(path)) == {"model_type": "mamba2", "time_step_min": 0.001}
+    path.write_text('{"model_type": "mamba2", "time_step_limit": [0.0, NaN]}')
+    with pytest.raises(DataError, match="has NaN"):
+        read(str(path))

@@ -258,3 +258,50 @@ def test_without_scipy_it_says_what_to_install(table: str) -> None:
     assert "a search needs scipy: pip install 'precision-time[predictors]'" in found.stderr
     assert found.stderr.count("\n") == 1
     assert not Path("s.json").exists()
+
+
+# --- runs of a command --------------------------------------------------------------------------------------------
+
+JOB = """import sys, time
+open("order", "a").write(sys.argv[1] + "\\n")
+if sys.argv[1] == "d":
+    sys.exit(3)
+time.sleep({"a": 0.09, "b": 0.05, "c": 0.03, "e": 0.04, "f": 0.03}[sys.argv[1]])
+"""
+
+
+def test_a_command_is_run_until_the_search_stops_and_goes_on_after_an_end(table: str, capfd: Any) -> None:
+    Path("job.py").write_text(JOB, encoding="utf-8")
+    words = ("search", table, "--state", "state.json", "--run", f"{sys.executable} job.py {{id}}", "--json")
+    assert main([*words, "--most-runs", "2"]) == 0
+    first = json.loads(capfd.readouterr().out)
+    assert first["tried"] == 2
+    assert main([*words]) == 0
+    content = json.loads(capfd.readouterr().out)
+    order = Path("order").read_text(encoding="utf-8").split()
+    assert len(order) == len(set(order)) == content["tried"]
+    assert content["stopped"]
+    assert content["next"] is None
+    assert content["failed"] == (["d"] if "d" in order else [])
+    state = read_state("state.json")
+    assert state is not None
+    assert list(state.results) == order
+    assert all(0.02 < seconds < 30 for seconds in state.results.values() if seconds is not None)
+
+
+@pytest.mark.parametrize(("words", "reason"), [
+    (("--run", "true {id}"), "needs --state FILE"),
+    (("--run", "true", "--state", "s.json"), "does not say where the configuration goes; write {id} there"),
+    (("--run", "true '{id}", "--state", "s.json"), "cannot be split into words"),
+    (("--run", "true {id}", "--state", "s.json", "--most-runs", "0"), "--most-runs is '0'"),
+    (("--most-runs", "2"), "is for --run COMMAND"),
+])  # fmt: skip
+def test_commands_that_cannot_be_run(table: str, capsys: Any, words: tuple[str, ...], reason: str) -> None:
+    assert reason in refused(capsys, table, *words)
+    assert not Path("s.json").exists()
+
+
+def test_a_command_that_does_not_start_says_so_and_keeps_the_state(table: str, capsys: Any) -> None:
+    assert main(["search", table, "--state", "s.json", "--run", "./no-such-program {id}"]) == 2
+    assert "cannot be started" in capsys.readouterr().err
+    assert read_state("s.json") == State()

@@ -147,7 +147,7 @@ def test_traced_facts_are_those_of_the_job() -> None:
     known = facts_of(job)
     again = traced_facts.facts_from(json.loads(json.dumps(traced_facts._columns(known))), job)
     np.testing.assert_allclose(vector(again), vector(known), rtol=1e-12)
-    assert again.bound_s == pytest.approx(known.bound_s)
+    assert again.initial_s == pytest.approx(known.initial_s)
 
 
 def test_all_published_rows_are_known_without_tracing() -> None:

@@ -319,7 +319,18 @@ spec:
       template: {spec: {containers: [{name: pytorch, resources: {limits: {nvidia.com/gpu: 8}}}]}}
 """
 
+HF_MODEL = """{
+  "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "transformers_version": "5.1.0",
+  "hidden_size": 512, "intermediate_size": 1024, "moe_intermediate_size": 128, "num_hidden_layers": 4,
+  "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 1024, "n_routed_experts": 16,
+  "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "q_lora_rank": 96, "kv_lora_rank": 64,
+  "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "hidden_act": "silu", "tie_word_embeddings": false,
+  "max_position_embeddings": 4096, "rope_theta": 10000, "torch_dtype": "bfloat16", "num_nextn_predict_layers": 1
+}
+"""
+
 FILES: dict[str, tuple[str, str]] = {
+    "config.json": (HF_MODEL, "Hugging Face model config"),
     "training_args.json": (TRAINING_ARGUMENTS, "Hugging Face TrainingArguments"),
     "accelerate.yaml": (ACCELERATE, "accelerate config"),
     "lightning.yaml": (LIGHTNING, "LightningCLI config"),

@@ -31,9 +31,9 @@ def method() -> tuple[str, ...]:
         "precisions, batches, accumulations, memory formats and optimizers stays in one fold: a group is model, its "
         "configuration and input, GPU, system, number of GPUs and nodes, and layout. By model and GPU is stricter: the "
         "same model on the same GPU with another number of GPUs stays in the fold too.",
-        "Compute is trees for the log of seconds over a bound, the longer of kernels and launches; communication "
+        "Compute is trees for the log of seconds over the longer of kernels and launches; communication "
         "learns what rows of several GPUs take beyond the compute predicted for them out of fold; the aggregator is "
-        "trained on out-of-fold outputs of both. The form of the whole (the bound beneath the trees, compute fitted "
+        "trained on out-of-fold outputs of both. The form of the whole (where the trees start, compute fitted "
         "again without communication), the trees' rounds, leaves and share of features, and the features of kernel "
         "sizes were chosen with held-out errors of these rows in view.",
         "The simulator and boosting-residual are judged with step factors fitted again without the fold (to rows of "
@@ -67,7 +67,7 @@ def findings(large_runs: Runs, runs: Runs, models: Importance) -> tuple[str, ...
             "communication overhead is in no feature."
         )
     best = ", ".join(name for name, _, _ in sorted(models["compute"], key=lambda each: -each[1])[:3])
-    notes.append(f"Beside the bound it starts from, boosting of compute relies most on {best} (mean |SHAP|).")
+    notes.append(f"Beside the seconds it starts from, boosting of compute relies most on {best} (mean |SHAP|).")
     return tuple(notes)
 
 

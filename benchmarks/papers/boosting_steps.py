@@ -1,9 +1,10 @@
 """Boosting on all published steps, held out by job, family and GPU: `python -m benchmarks.papers.boosting_steps`.
 
-Beside the predictor stand two ablations: the same trees on log(seconds / bound) in one model without the hierarchy
-(`flat`), and the bound alone. Folds are drawn anew for every seed, where there are seeds; an interval is the range over
-them. Writes benchmarks/results/boosting.json and boosting.md, and precision_table.md: seconds by precision, model, GPU
-and count, cell by cell. Folds that were judged are kept in out/boosting-steps.jsonl, so that a later call goes on.
+Beside the predictor stand two ablations: the same trees on log(seconds / initial) in one model without the hierarchy
+(`flat`), and the initial seconds alone. Folds are drawn anew for every seed, where there are seeds; an interval is the
+range over them. Writes benchmarks/results/boosting.json and boosting.md, and precision_table.md: seconds by precision,
+model, GPU and count, cell by cell. Folds that were judged are kept in out/boosting-steps.jsonl, from which a later
+call goes on.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SETTING = Setting(seeds=1)
 """One ensemble instead of two, since every fold grows some twenty."""
 SEEDS = {"job": (0, 1), "family": (0, 1), "gpu": (0,)}
 """What is held out -> seeds of the folds: 5 folds of jobs, 10 of families, one of each GPU type."""
-KINDS = ("boosting", "flat", "bound")
+KINDS = ("boosting", "flat", "initial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +84,18 @@ def judge(rows: Rows, fold: Fold) -> dict[str, list[float]]:
     predictor = Boosting(SETTING, fold.seed)
     predictor.fit(training.measured)
     forecasts = [predictor.predict_facts(m.job, f) for m, f in zip(judged.measured, judged.facts, strict=True)]
-    bounds = np.log([facts.bound_s for facts in rows.facts])
+    initial = np.log([facts.initial_s for facts in rows.facts])
     at = np.setdiff1d(np.arange(len(rows)), fold.judged)
     flat = Trees.fit(
-        FEATURES, matrix(training.facts), (rows.log_s - bounds)[at], training.weights, SETTING, fold.seed
+        FEATURES, matrix(training.facts), (rows.log_s - initial)[at], training.weights, SETTING, fold.seed
     ).predict(matrix(judged.facts))
     measured_s = np.exp(judged.log_s)
     return {
         "boosting": list(np.array([f.seconds for f in forecasts]) / measured_s),
         "p10": list(np.array([f.p10_s for f in forecasts]) / measured_s),
         "p90": list(np.array([f.p90_s for f in forecasts]) / measured_s),
-        "flat": list(np.exp(bounds[fold.judged] + flat - judged.log_s)),
-        "bound": list(np.exp(bounds[fold.judged] - judged.log_s)),
+        "flat": list(np.exp(initial[fold.judged] + flat - judged.log_s)),
+        "initial": list(np.exp(initial[fold.judged] - judged.log_s)),
     }
 
 
@@ -204,9 +205,9 @@ def page_table(content: Mapping[str, Any]) -> str:
     for by, found in content["held_out"].items():
         lines += [(by, *_line(kind, "all", found[f"{kind} | all"]["all"])) for kind in KINDS[:2]]
         lines += [(by, *_line("boosting", name, each)) for name, each in found["boosting | table"].items()]
-    bound = content["held_out"]["job"]["bound | all"]["all"]
+    initial = content["held_out"]["job"]["initial | all"]["all"]
     header = ("held out by", "predictor", "rows of", "n", "MAPE", "range", "median", "P90", "signed", "in P10-P90")
-    return Table(header, [*lines, ("-", *_line("bound", "all", bound))], left=3).markdown()
+    return Table(header, [*lines, ("-", *_line("initial", "all", initial))], left=3).markdown()
 
 
 def _markdown(content: dict[str, Any]) -> str:
@@ -215,7 +216,7 @@ def _markdown(content: dict[str, Any]) -> str:
         f"{content['rows']:,} rows of trust A and B; {content['machine']}. Written by "
         "`python -m benchmarks.papers.boosting_steps`. Every figure is of rows that the predictor was not fitted to; "
         "the range is over seeds of the folds. `flat` is one model of the same trees and features without hierarchy, "
-        "`bound` the longer of kernels (by the curves of kernel tables) and launches, from which both start.",
+        "`initial` the longer of kernels (by the curves of kernel tables) and launches, from which both start.",
     ]
     for by, found in content["held_out"].items():
         lines = []

@@ -7,8 +7,9 @@ A zoo name at its own shape needs no torch; everything else is traced here and n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,21 @@ from precision_time.capture.adapters import with_adapters
 from precision_time.capture.fused_kernels import framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
+from precision_time.capture.layers import layered
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.posted_graph import posted_step
 from precision_time.capture.regimes import FUSING, channels_last, compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
-from precision_time.capture.trace import trace_entry
-from precision_time.errors import JobError, nearest
+from precision_time.capture.trace import as_evaluation, trace_entry, with_few_layers
+from precision_time.errors import CaptureError, JobError, nearest
 from precision_time.job.code import POSTED, is_code
 from precision_time.job.job import Job
 from precision_time.job.lora import Lora
 from precision_time.job.precision import Precision
+from precision_time.reading import read_json
 from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.hf_families import UNKNOWN, family_of_config
 from precision_time.zoo.names import find, nearest_models
 from precision_time.zoo.shape import checked_sizes, with_overrides
 from precision_time.zoo.workload import ZooEntry
@@ -75,11 +79,14 @@ class _Model:
     length_spread: float = 0.0
 
 
-def capture_model(job: Job, precision: Precision | None = None, device_type: str = "cuda") -> CapturedModel:
+def capture_model(
+    job: Job, precision: Precision | None = None, device_type: str = "cuda", few_layers: bool = False
+) -> CapturedModel:
     """The traced step of a job (of one precision, where the job has a schedule).
 
     `device_type` is torch's word, "cuda" or "cpu": autocast casts other operators on a CPU, and optimizers loop over
-    the tensors there.
+    the tensors there. `few_layers`: the graph of a model of Hugging Face may have one of many equal blocks, so that it
+    has to be read through `layers.layered`.
     """
     precision = precision or job.precision_spec
     usual = usual_implementation(device_type)
@@ -124,7 +131,7 @@ def capture_model(job: Job, precision: Precision | None = None, device_type: str
     clip_norm = job.clip_norm if job.clip_norm is not None else model.entry.clip_norm
     return CapturedModel(
         model=model.name,
-        graph=_graph(model, job, precision, device_type),
+        graph=_graph(model, job, precision, device_type, few_layers=few_layers),
         precision=precision,
         optimizer=job.optimizer or model.entry.optimizer,
         batch_size=int(model.sizes["batch_size"]),
@@ -204,7 +211,7 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     entry = ZooEntry(
         name=job.model,
         builder=builder,
-        family=prefix,
+        family=_hf_family(rest, Path(rest).stat().st_mtime_ns) if prefix == "hf" else prefix,
         input=_EXTERNAL_SIZES[prefix],
         optimizer="adamw" if prefix == "hf" else "sgd",
         dataset="" if prefix == "hf" else "imagenet",
@@ -217,6 +224,12 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     sizes, spread = settle_lengths(_sizes(job, entry))
     sizes = {name: value for name, value in checked_sizes(sizes).items() if value is not None}
     return _Model(job.model, entry, config, sizes, False, spread)
+
+
+@bounded()
+def _hf_family(path: str, _changed_ns: int) -> str:
+    config = read_json(path, "Hugging Face config", infinity_as_null=True)
+    return family_of_config(config) if isinstance(config, dict) else UNKNOWN
 
 
 _EXTERNAL_SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -233,6 +246,16 @@ def _example(prefix: str) -> str:
         "timm": "timm:vit_base_patch16_224",
         "hf": "hf:config.json",
     }[prefix]
+
+
+def _of_few_layers(traced: Callable[..., OpGraph]) -> OpGraph:
+    """The trace of few blocks; of all where the model's forward pass does not run with fewer."""
+    try:
+        graph = traced(with_few_layers)
+        layered(graph)  # raises where the blocks do not follow one another
+    except CaptureError:
+        return traced()
+    return graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +278,18 @@ class _GraphKey:
     """False: an evaluation, which is never stored."""
     lora: Lora | None
     quantized: str | None
+    few_layers: bool
     entry: ZooEntry = field(compare=False)
 
 
-def _graph(model: _Model, job: Job, precision: Precision, device_type: str, training: bool = True) -> OpGraph:
+def _graph(
+    model: _Model,
+    job: Job,
+    precision: Precision,
+    device_type: str,
+    training: bool = True,
+    few_layers: bool = False,
+) -> OpGraph:
     rules = device_type if precision.autocast else "cuda"
     attention = "math" if job.attention == "math" and (model.entry.attention or not model.shipped) else "flash"
     last = model.entry.converts and channels_last(job.memory_format, precision)
@@ -277,6 +308,7 @@ def _graph(model: _Model, job: Job, precision: Precision, device_type: str, trai
             training,
             job.lora,
             job.quantized,
+            few_layers and model.name.startswith("hf:"),
             model.entry,
         )
     )
@@ -296,7 +328,8 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
         return compiled(framework_kernels(graph, key.framework), key.execution)
     regime = regime_of(key.precision)
     rules = key.device_rules, key.channels_last
-    graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, *rules, key.training)
+    traced = partial(trace_entry, key.entry, dict(key.config), sizes, regime, key.attention, *rules)
+    graph = _of_few_layers(traced) if key.few_layers else traced(None if key.training else as_evaluation)
     graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
     if key.lora is not None and key.training:
         graph = with_adapters(graph, key.lora, key.quantized)

@@ -150,6 +150,13 @@ def grouped_linear(x: Any, weight: Any, bias: Any, _ends: Any) -> Any:
     return _GroupedLinear.apply(x, weight, bias)
 
 
+def torch_grouped_mm(x: Any, weight: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """torch's grouped product: of rows in groups by a matrix of the group's own as above, other forms as they are."""
+    if x.dim() == 2 and weight.dim() == 3 and bias is None and out_dtype is None:
+        return _GroupedLinear.apply(x, weight, None)
+    return torch.ops.aten._grouped_mm.default(x, weight, offs=offs, bias=bias, out_dtype=out_dtype)
+
+
 def permute(x: Any, order: Any, places: Any) -> Any:
     return _Permute.apply(x, order, places)
 

@@ -340,6 +340,8 @@ class Skeleton:
     """Of the operators that calls refer to."""
     traced: Skeleton | None = None
     """The same in the dtypes that the step was traced in, where these are others."""
+    repeated: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """As `OpGraph.repeated`."""
 
     def held_bytes(self) -> int:
         """Bytes of memory of what it does not share with the skeletons of the same model in other shapes."""
@@ -361,6 +363,9 @@ class OpGraph:
     assumptions: tuple[str, ...] = ()
     base: Skeleton | None = None
     """The skeleton that the graph was made from; see `skeleton`."""
+    repeated: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Stacks of which few blocks were traced: path, and for each block of the model the number of the traced one that
+    it equals. `layers.layered` gives the whole model; calls, storages and parameters are those of the few."""
 
     @cached_property
     def skeleton(self) -> Skeleton:
@@ -374,7 +379,8 @@ class OpGraph:
         ):
             return base
         names = tuple(kind.name for kind in self.kinds)
-        return Skeleton(Calls.of(self.calls), self.modules, spans_of(self.storages), self.parameters, names)
+        calls, spans = Calls.of(self.calls), spans_of(self.storages)
+        return Skeleton(calls, self.modules, spans, self.parameters, names, repeated=self.repeated)
 
     def held_bytes(self) -> int:
         """Bytes of memory, without what it shares with the graphs of the same model at other sizes."""

@@ -209,12 +209,13 @@ def _install() -> tuple[object, ...]:
     fallback = torch._C._dispatch_library("IMPL", "_", _KEY)
     fallback.fallback_fallthrough()
     library = torch.library.Library("aten", "IMPL")
-    names = {name for table in CLASSES.values() for name in table} - set(fused.REPLACEMENTS)
+    replaced = {**fused.REPLACEMENTS, "_grouped_mm": (experts.torch_grouped_mm, False)}
+    names = {name for table in CLASSES.values() for name in table} - set(replaced)
     for name in sorted(names):
         op = _overload(name)
         if op is not None:
             library.impl(name, _cast_kernel(op, name), _KEY, with_keyset=True)
-    for name, (replacement, low_precision) in fused.REPLACEMENTS.items():
+    for name, (replacement, low_precision) in replaced.items():
         op = _overload(name)
         if op is not None:
             library.impl(name, _fused_kernel(op, name, replacement, low_precision), _KEY, with_keyset=True)

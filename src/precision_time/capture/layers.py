@@ -16,6 +16,7 @@ import numpy as np
 
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import OpGraph, Parameter, Phase, Skeleton
+from precision_time.errors import CaptureError
 
 BEFORE, AFTER = "before", "after"
 WHOLE = "model"
@@ -135,7 +136,22 @@ def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
             known[signature] = len(units)
             units.append(Unit(name, tuple(forward[name]), tuple(backward[name]), tuple(parameters[name])))
         order.append(known[signature])
-    return tuple(units), tuple(order)
+    return tuple(units), tuple(_whole_order(graph.repeated, order_of_names, order))
+
+
+def _whole_order(
+    repeated: tuple[tuple[str, tuple[int, ...]], ...], names: Sequence[str], order: Sequence[int]
+) -> Sequence[int]:
+    """The order of units with every block of the model in place of the few traced ones."""
+    for path, stands_for in repeated:
+        traced = [i for i, name in enumerate(names) if name.rpartition(".")[0] == path]
+        count = max(stands_for) + 1
+        first, after = (traced[0], traced[0] + count) if traced else (0, 0)
+        if names[first:after] != [f"{path}.{n}" for n in range(count)]:
+            raise CaptureError(f"blocks of {path} do not run one after another, so that all must be traced")
+        names = [*names[:first], *[""] * len(stands_for), *names[after:]]
+        order = [*order[:first], *(order[first + each] for each in stands_for), *order[after:]]
+    return order
 
 
 def _renamed(unit: Unit, parameters: Mapping[int, Parameter]) -> Unit:

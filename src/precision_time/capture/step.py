@@ -137,7 +137,8 @@ def _trace(
         storages=tuple(storages),
         parameters=described,
         buffer_bytes=sum(b.numel() * b.element_size() for b in module.buffers()),
-        assumptions=tuple(sorted(tracer.assumptions)),
+        assumptions=(*workload.assumptions, *sorted(tracer.assumptions)),
+        repeated=workload.repeated,
     )
 
 

@@ -46,13 +46,13 @@ def trace_entry(
     attention: str,
     device_rules: str = "cuda",
     channels_last: bool = False,
-    training: bool = True,
+    edit: Callable[[Workload], None] | None = None,
 ) -> OpGraph:
     """Trace a workload at concrete sizes, which needs PyTorch.
 
     `regime` is a value of `capture.step.Regime`, `attention` "flash" or "math"; `channels_last`: images are stored so;
-    `training`: with a backward pass. Raises `MissingExtraError` for a library that is not installed and `CaptureError`
-    for a model that cannot be traced.
+    `edit` changes the workload before it is traced (`as_evaluation`, `with_few_layers`). Raises `MissingExtraError` for
+    a library that is not installed and `CaptureError` for a model that cannot be traced.
     """
     require_torch(f"{entry.name} at this shape" if device_rules == "cuda" else f"{entry.name} under CPU autocast")
     from precision_time.capture.step import Regime, capture
@@ -62,7 +62,8 @@ def trace_entry(
 
     def built() -> Workload:
         workload = build(config, sizes)
-        workload.training = training  # not of a copy: updates may hold the workload itself
+        if edit is not None:
+            edit(workload)  # not a copy: updates may hold the workload itself
         return workload
 
     try:
@@ -77,6 +78,18 @@ def trace_entry(
         return replace(graph, sizes=plain)
     except (CaptureError, JobError) as error:
         raise type(error)(f"{error}{_departures(entry, config, sizes)}") from error
+
+
+def as_evaluation(workload: Workload) -> None:
+    """Without a backward pass, the module as `eval()` has it."""
+    workload.training = False
+
+
+def with_few_layers(workload: Workload) -> None:
+    """Of many equal blocks one is left, where the model's forward pass allows it (see `OpGraph.repeated`)."""
+    from precision_time.capture.few_layers import leave_few
+
+    workload.repeated = leave_few(workload.module)
 
 
 def _departures(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> str:

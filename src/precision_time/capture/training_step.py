@@ -206,9 +206,10 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
         if getattr(layout, name) > 1:
             raise JobError(
                 f"layout {name}={getattr(layout, name)} needs a model whose parts are known, and {job.model} is not "
-                f"one: use dp, fsdp, zero1..3 or pp, or a transformer for text of the zoo (docs/layout.md lists them)"
+                f"one: use dp, fsdp, zero1..3 or pp, a transformer for text of the zoo (docs/layout.md lists them), or "
+                "--import CONFIG.json for the shape of a Hugging Face decoder"
             )
-    step = capture_model(job, precision, device_type)
+    step = capture_model(job, precision, device_type, few_layers=True)
     layers = _units(step.graph)
     check_size(step.graph, layers.parameter_count)
     return _kept(

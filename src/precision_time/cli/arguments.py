@@ -242,6 +242,10 @@ def _search(parser: Parser, complete: bool) -> None:
         help="the time of a run, or ID=failed; may be repeated",
     )
     parser.add_argument(
+        "--run", metavar="COMMAND", help="run and time what is asked for, {id} being the configuration; needs --state"
+    )
+    parser.add_argument("--most-runs", metavar="N", help="with --run: end after so many runs (default: when it stops)")
+    parser.add_argument(
         "--objective",
         metavar="WHICH",
         choices=objectives if complete else None,

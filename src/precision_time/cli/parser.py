@@ -51,7 +51,7 @@ _USAGE = {
     "walltime": "MODEL|FILE [--confidence 0.95] [--format slurm] [--flag VALUE ...]",
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
     "stagger": "JOBS.yaml [--run] [--order both] [--offset SECONDS] [--folder FOLDER] [--plot FILE] ...",
-    "search": "TABLE.csv|JOB.yaml [--state FILE] [--result ID=SECONDS] [--objective time] [--deadline SECONDS] ...",
+    "search": "TABLE.csv|JOB.yaml [--state FILE] [--result ID=SECONDS] [--run COMMAND] [--deadline SECONDS] ...",
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]"
     "\n       precision-time calibrate --storage PATH|URL [--output FILE.yaml] [--budget 20s]",
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",

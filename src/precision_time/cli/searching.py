@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.checks import show, small_number
 from precision_time.cli.parser import UsageError
+from precision_time.cli.search_runs import command_of, most_runs, run_all
 from precision_time.cli.streams import note
 from precision_time.units import human_seconds
 
@@ -42,6 +43,7 @@ def search(options: Namespace, flags: dict[str, Any], job: Job | None) -> tuple[
     from precision_time.predictors.search_state import SETTINGS, read_state
 
     told = _told(options.result)
+    command = _command(options)
     with ExitStack() as stack:
         if options.state is not None:
             stack.enter_context(
@@ -62,7 +64,27 @@ def search(options: Namespace, flags: dict[str, Any], job: Job | None) -> tuple[
                 note(f"the result of {name} was {_result(before[name])} and is now {_result(told[name])}")
         if options.state is not None:
             state.write(options.state)
+        if command:
+
+            def keep(name: str, seconds: float | None) -> None:
+                nonlocal state
+                state = state.with_results({name: seconds})
+                state.write(options.state)
+
+            run_all(engine, command, most_runs(options.most_runs), keep)
         return _content(engine, state), _text(engine, state)
+
+
+def _command(options: Namespace) -> list[str]:
+    """The words of --run, none where nothing is run; without a state an interrupted search would lose its runs."""
+    if options.run is None:
+        if options.most_runs is not None:
+            raise UsageError("flag --most-runs is for --run COMMAND; leave it out, or add --run")
+        return []
+    if options.state is None:
+        raise UsageError("flag --run needs --state FILE, which keeps the result of every run")
+    most_runs(options.most_runs)
+    return command_of(options.run)
 
 
 def _state(options: Namespace, earlier: State | None) -> State:

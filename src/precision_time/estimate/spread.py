@@ -19,6 +19,7 @@ from precision_time.estimate.interval import Z90
 from precision_time.job.layout import Layout
 from precision_time.timing.parameters import read_data
 from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.hf_families import DECODER
 
 _UNFITTED = {"log_spread": 0.25, "seen": {}, "novelty": {"architecture": 0.15}}
 """Where no fit of whole steps ships: chosen, the error of utilisation models without factors from whole steps."""
@@ -102,7 +103,7 @@ def calibrated_log_spread(terms: SpreadTerms, noise: float) -> float:
 @cache
 def _decoder_families() -> frozenset[str]:
     """Families of the decoders, which published rows cover in all layouts."""
-    return frozenset(entry.family for entry in ENTRIES.values() if entry.builder.startswith("models.decoder"))
+    return frozenset([DECODER, *(e.family for e in ENTRIES.values() if e.builder.startswith("models.decoder"))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from precision_time.field_types import (
     whole,
 )
 from precision_time.job.anchors import parse_anchors
+from precision_time.job.check_together import check_together
 from precision_time.job.code import GIVEN, CodeRule, rule_of
 from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
@@ -61,8 +62,6 @@ FRAMEWORKS = (
     "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan",
     "internevo", "mxnet",
 )  # fmt: skip
-FSDP_FRAMEWORKS = frozenset({"pytorch", "llm-foundry", "torchtitan", "mxnet", "internevo"})
-"""Frameworks whose sharded weights are FSDP's: the shard that is kept is the fp32 master."""
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
@@ -249,32 +248,8 @@ class Job:
         object.__setattr__(self, "layout", _label(layout))
         if type(self.input.get("seq_len")) is int:
             layout.check_sequence(self.input["seq_len"])  # type: ignore[arg-type]
-        if self.recompute_layers is not None and self.recompute != "full":
-            raise JobError(
-                f"recompute_layers {self.recompute_layers} goes with recompute full, not {self.recompute}; "
-                f"set recompute to full or leave recompute_layers out"
-            )
-        if self.recompute_method is not None and self.recompute_layers is None:
-            raise JobError(
-                f"recompute_method {self.recompute_method} needs a number of layers; set recompute_layers, such as 1"
-            )
-        if self.offload is not None:
-            _check_offload(self, layout)
-        if self.quantized and self.lora is None:
-            raise JobError(
-                f"quantized {self.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
-            )
         self._settle_precision()
-        if self.quantized and self.precision_spec.fp8_scaling:
-            raise JobError(
-                f"quantized {self.quantized} gives products in the dtype of activations, and precision is "
-                f"{self.precision}; set precision to bf16-master, or leave quantized out"
-            )
-        if self.nodes is not None and self.gpus % self.nodes:
-            raise JobError(
-                f"gpus {self.gpus} cannot be shared out evenly over nodes {self.nodes}; "
-                f"set gpus to a multiple of {self.nodes} or leave nodes out"
-            )
+        check_together(self, layout)
 
     def _settle_precision(self) -> None:
         first = self.schedule[0].precision if self.schedule else self.precision or DEFAULT_PRECISION
@@ -432,24 +407,6 @@ class Job:
         if self.torch is not None:
             parts.append(f"PyTorch {self.torch}")
         return " · ".join(parts)
-
-
-def _check_offload(job: Job, layout: Layout) -> None:
-    offload, optimizer, fsdp = job.offload, job.optimizer, job.framework in FSDP_FRAMEWORKS and layout.zero >= 2
-    weights = str(offload).startswith("parameters")
-    least = 1 if not weights else 2 if fsdp else 3
-    if layout.zero < least:
-        names = "zero1, zero2 or zero3" if least == 1 else "zero3"
-        raise JobError(f"offload {offload} needs shards, and layout is {layout.label}; set layout to {names}")
-    if fsdp and offload != "parameters":
-        raise JobError(
-            f"offload {offload} is DeepSpeed's, and framework is {job.framework}, whose FSDP offloads parameters with "
-            "their states; set offload to parameters, or framework to deepspeed"
-        )
-    if layout.pp > 1:
-        raise JobError(f"offload {offload} goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
-    if optimizer in ("muon", "soap", "shampoo"):
-        raise JobError(f"offload {offload} has no update of {optimizer} on CPUs; set optimizer to adamw")
 
 
 _RECOMPUTED = dict.fromkeys((None, "block"), " of {} layers a stage") | {

@@ -32,6 +32,9 @@ MOST_CHUNKS = 10**4
 """Most model chunks of one pipeline rank; a model has no more layers."""
 _SHORT = {0: "dp", 1: "zero1", 2: "zero2", 3: "fsdp"}
 
+FSDP_FRAMEWORKS = frozenset({"pytorch", "llm-foundry", "torchtitan", "mxnet", "internevo"})
+"""Frameworks whose sharded weights are FSDP's: the shard that is kept is the fp32 master."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -20,8 +20,8 @@ from precision_time.capture.graph import (
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
-from precision_time.job.job import FSDP_FRAMEWORKS, Job
-from precision_time.job.layout import Layout
+from precision_time.job.job import Job
+from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
 from precision_time.layout.buckets import stage_buckets
 from precision_time.layout.program import (
     CONTEXT,

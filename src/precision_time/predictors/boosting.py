@@ -1,6 +1,6 @@
 """Precision-aware hierarchical gradient boosting: models of compute, of communication, and of their overlap.
 
-    compute        trees for log(seconds / bound), the bound being the longer of kernels and launches
+    compute        trees for log(seconds / initial), initial being the longer of kernels and launches
     communication  trees for log(1 + communication / compute)
     aggregator     trees on out-of-fold outputs of both, for the residual of their sum by precision and overlap
 
@@ -52,11 +52,11 @@ class Compute:
 
     @classmethod
     def fit(cls, rows: Rows, log_s: Array, setting: Setting, seed: int) -> Compute:
-        left = log_s - _log_bounds(rows.facts)
+        left = log_s - _log_initial(rows.facts)
         return cls(Trees.fit(COMPUTE, matrix(rows.facts, COMPUTE), left, rows.weights, setting, seed))
 
     def log_seconds(self, facts: Sequence[Facts]) -> Array:
-        return _log_bounds(facts) + self.trees.predict(matrix(facts, COMPUTE))
+        return _log_initial(facts) + self.trees.predict(matrix(facts, COMPUTE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,8 @@ def _aggregated(facts: Sequence[Facts], added: Array) -> Array:
     return np.column_stack([np.expm1(added), matrix(facts, OVERLAP)])
 
 
-def _log_bounds(facts: Sequence[Facts]) -> Array:
-    return np.log([each.bound_s for each in facts])
+def _log_initial(facts: Sequence[Facts]) -> Array:
+    return np.log([each.initial_s for each in facts])
 
 
 @dataclass(frozen=True, eq=False)

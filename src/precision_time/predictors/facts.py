@@ -114,9 +114,9 @@ class Facts:
         return max(self.cluster.gpu.peaks.get(name, 0.0) for name in _UNITS[kind]) or 1.0
 
     @property
-    def bound_s(self) -> float:
-        """Seconds of compute: kernels or launches, whichever take longer (their sum where the host runs the kernels
-        itself), and the wait of a pipeline's stage."""
+    def initial_s(self) -> float:
+        """Seconds of compute from which the trees of boosting start: kernels or launches, whichever take longer (their
+        sum where the host runs the kernels itself), and the wait of a pipeline's stage."""
         busy_s = self.kernel_s + self.host_s if self.in_turns else max(self.kernel_s, self.host_s)
         return busy_s / (1.0 - self.bubble)
 

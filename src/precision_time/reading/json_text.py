@@ -16,14 +16,21 @@ from precision_time.reading.values import LONGEST_NUMBER, MOST_VALUES, TOO_DEEP,
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
-def read_json(path: str | Path, kind: str = "file", largest: int = LARGEST_BYTES, most: int = MOST_VALUES) -> Any:
+def read_json(
+    path: str | Path,
+    kind: str = "file",
+    largest: int = LARGEST_BYTES,
+    most: int = MOST_VALUES,
+    infinity_as_null: bool = False,
+) -> Any:
     """The value in a JSON file; otherwise `DataError`."""
-    return parse_json(read_text(path, kind, largest), named(kind, path), most)
+    return parse_json(read_text(path, kind, largest), named(kind, path), most, infinity_as_null)
 
 
-def parse_json(text: str, name: str, most: int = MOST_VALUES) -> Any:
+def parse_json(text: str, name: str, most: int = MOST_VALUES, infinity_as_null: bool = False) -> Any:
     """The value of JSON text, of at most `most` values in all.
 
+    `infinity_as_null`: Infinity, which JSON does not have but Python writes, is read as null instead of refused.
     `DataError` names the file by `name`, and the line or the field.
     """
 
@@ -40,6 +47,8 @@ def parse_json(text: str, name: str, most: int = MOST_VALUES) -> Any:
         return int(digits)
 
     def no_number(word: str) -> Any:
+        if infinity_as_null and word.endswith("Infinity"):
+            return None
         raise DataError(f"{name} has {word}, which is no JSON number; give a finite number or null")
 
     # Values are counted by their commas before they are made: making millions of them takes seconds and a GB.

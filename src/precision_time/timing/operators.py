@@ -107,6 +107,20 @@ def _grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return [replace(work, variant=str(kind.attr("scaling", "")))]
 
 
+@register("aten._grouped_mm")
+def _torch_grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    """torch's grouped product in its other forms: two of three dimensions are products of as many matrices; a matrix
+    is divided along the summed side (two matrices), or else along the rows or columns of the result."""
+    a, b = kind.inputs[:2]
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    groups = next((spec.shape[0] for spec in (a, b, kind.outputs[0]) if len(spec.shape) == 3), 1)
+    rows = m / groups if len(a.shape) < len(b.shape) else m
+    columns = n / groups if len(a.shape) > len(b.shape) else n
+    depth = k / groups if len(a.shape) == len(b.shape) == 2 else k
+    shape = (groups, rows, columns, depth)
+    return [matmul_work(shape, _math(a.dtype, options), _width(a), _width(kind.outputs[0]))]
+
+
 @register("pt.grouped_mm_weight", "pt.scaled_grouped_mm_weight")
 def _grouped_weight(kind: OpSignature, options: WorkOptions) -> list[Work]:
     """The gradient of every group's matrix: a product over the group's rows."""
@@ -135,6 +149,13 @@ def _decomposition(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     moved = 2.0 * nbytes(kind.inputs) * share
     launches = max(1, round(kernels * side * share))
     return [memory_work("other", moved, moved, launches, dtype=float_dtype(kind), flops=flops * side**3 * share)]
+
+
+@register("aten.linalg_solve_triangular")
+def _triangular(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    """Small triangular systems of a chunk of linear attention: side FLOP for each element of the solution."""
+    flops = float(kind.inputs[0].shape[-1]) * kind.outputs[0].numel
+    return [memory_work("other", nbytes(kind.inputs), nbytes(kind.outputs), dtype=float_dtype(kind), flops=flops)]
 
 
 BEFORE_1_12 = "-old"

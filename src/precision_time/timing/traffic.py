@@ -51,9 +51,9 @@ _table(
     hardsigmoid_backward hardtanh hardtanh_ hardtanh_backward softplus softplus_backward mish mish_backward pow
     pow_ exp exp_ expm1 log log_ log1p log2 log10 sqrt sqrt_ rsqrt rsqrt_ reciprocal abs abs_ sign sgn sin cos
     clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ minimum maximum where masked_fill masked_fill_ eq ne
-    lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_not_
-    bitwise_xor erf erfc floor ceil round floor_ ceil_ round_ remainder fmod addcmul addcmul_ addcdiv addcdiv_
-    lerp lerp_ rsub atan2
+    lt le gt ge logical_and logical_and_ logical_or logical_or_ logical_not logical_not_ logical_xor bitwise_and
+    bitwise_and_ bitwise_or bitwise_or_ bitwise_not bitwise_not_ bitwise_xor erf erfc floor ceil round floor_ ceil_
+    round_ remainder fmod addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ rsub atan2
     isnan isinf isfinite erfinv logit prelu _prelu_kernel _prelu_kernel_backward glu glu_backward
     log_sigmoid_forward log_sigmoid_backward mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward
     huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward
@@ -86,7 +86,7 @@ _table(
     "reduction",
     """
     sum mean amax amin max min argmax argmin prod norm linalg_vector_norm var var_mean std logsumexp any all
-    cumsum cumprod count_nonzero _foreach_norm median
+    cumsum cumprod count_nonzero _foreach_norm median histc bincount
     """,
 )
 _table(
@@ -132,7 +132,8 @@ _table(
 _table(
     "random",
     """
-    bernoulli bernoulli_ rand rand_like randn randn_like uniform_ normal_ randint randperm random_ multinomial
+    bernoulli bernoulli_ rand rand_like randn randn_like uniform_ normal_ exponential_ randint randperm random_
+    multinomial
     """,
     10.0,
 )

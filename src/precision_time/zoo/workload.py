@@ -29,7 +29,8 @@ class Workload:
 
     `inputs` are the tensors of one micro-batch of one rank; `loss(module, inputs)` runs forward and loss and returns
     a scalar. `updates`, where given, replaces the single update (adversarial training). `training`: false for an
-    evaluation, which has no backward pass and whose module runs as `eval()` has it.
+    evaluation, which has no backward pass and whose module runs as `eval()` has it. `repeated`: as `OpGraph.repeated`.
+    `assumptions`: what the model's description left open, one sentence each.
     """
 
     module: torch.nn.Module
@@ -37,6 +38,8 @@ class Workload:
     loss: Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor]
     updates: list[Update] | None = None
     training: bool = True
+    repeated: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from precision_time.job.importers import (
     accelerate,
     axolotl,
     deepspeed,
+    hf_model,
     huggingface,
     lightning,
     llm_foundry,
@@ -23,6 +24,7 @@ from precision_time.job.importers import (
 from precision_time.job.importers.accelerate import from_accelerate
 from precision_time.job.importers.axolotl import from_axolotl
 from precision_time.job.importers.deepspeed import from_deepspeed
+from precision_time.job.importers.hf_model import from_hf_model
 from precision_time.job.importers.huggingface import from_huggingface
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.launch import (
@@ -49,17 +51,15 @@ _LAUNCHERS = re.compile(r"\b(?:torchrun|srun|accelerate\s+launch|deepspeed|torch
 _SWITCHES = ("fp16", "bf16")
 """Sections of a DeepSpeed config, and switches of other programs."""
 FORMATS = (
-    "Hugging Face TrainingArguments, an accelerate, LightningCLI, DeepSpeed, torchtitan, llm-foundry or Axolotl "
-    "config, a NeMo or Megatron-Bridge recipe, Megatron arguments, a manifest of Kubernetes, or an sbatch script or "
-    "launch command"
+    "Hugging Face TrainingArguments or a model's config.json, an accelerate, LightningCLI, DeepSpeed, torchtitan, "
+    "llm-foundry or Axolotl config, a NeMo or Megatron-Bridge recipe, Megatron arguments, a manifest of Kubernetes, or "
+    "an sbatch script or launch command"
 )
 MOST_FILES = 16
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("log_history", "global_step"), "is the state of a Trainer (trainer_state.json), not its arguments; write those "
      "with training_args.to_json_string()"),
-    (("model_type", "transformers_version"), "is the config of a model, which --model hf:FILE names; import the "
-     "settings of its training"),
 )  # fmt: skip
 """Keys of files that belong to training but have no settings of it, with what to do."""
 
@@ -173,6 +173,11 @@ def _any(*keys: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda content: next((key for key in keys if key in content), "")
 
 
+def _of_hf_model(content: Mapping[str, Any]) -> str:
+    keys = [key for key in hf_model.KEYS if key in content]
+    return keys[0] if len(keys) >= 2 and "base_model" not in content else ""
+
+
 def _of_torchtitan(content: Mapping[str, Any]) -> str:
     tables = [key for key in torchtitan.SECTIONS if isinstance(content.get(key), Mapping) or key in content]
     if "trainer" in content or "train" in content:
@@ -230,6 +235,7 @@ def _is_megatron(content: Mapping[str, Any]) -> str:
 
 Kind = tuple[str, Callable[[Mapping[str, Any]], str], Callable[[Mapping[str, Any]], Imported]]
 _KINDS: tuple[Kind, ...] = (
+    (hf_model.KIND, _of_hf_model, from_hf_model),
     (torchtitan.KIND, _of_torchtitan, from_torchtitan),
     (deepspeed.KIND, _of_deepspeed, from_deepspeed),
     (huggingface.KIND, _is_huggingface, from_huggingface),

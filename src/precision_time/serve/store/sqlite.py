@@ -75,7 +75,7 @@ class Sqlite:
         return connection
 
     def _write_ahead(self, connection: sqlite3.Connection) -> str:
-        """Set WAL mode where the file does not have it yet: by one process at a time, for which SQLite does not wait."""
+        """Set WAL mode where the file does not have it yet: one process at a time, since SQLite does not wait."""
         mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]
         if mode != "wal":
             self._lock(connection)

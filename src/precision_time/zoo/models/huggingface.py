@@ -31,8 +31,12 @@ TASKS = (
     ("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
     ("ForTokenClassification", "AutoModelForTokenClassification"),
     ("ForImageClassification", "AutoModelForImageClassification"),
+    ("ForSemanticSegmentation", "AutoModelForSemanticSegmentation"),
 )
 """Ending of the architecture's name, and the class of `transformers` that builds it."""
+
+CONDITIONAL = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText")
+"""Classes that build a `...ForConditionalGeneration`, tried in this order."""
 
 BY_TYPE = (
     "AutoModelForImageClassification",
@@ -79,12 +83,18 @@ NOT_OPTIONS = frozenset(
 
 MOST, MOST_LAYERS = 10**12, 10**4
 """Largest number of a configuration, and of a key that counts layers."""
+TEXT_ALONE = "text alone: samples have no images, and the weights of the vision tower and its projector are frozen"
+_IMAGES = re.compile(r"vision|visual|image|multi_modal_projector")
+_UNBOUNDED = "time_step_limit"
+"""Key of state space models that transformers writes as [0.0, Infinity], which is also the default of their classes."""
 _DEPTH = re.compile(r"(layers?|depths?|blocks?|stages?|experts?)$")
 
 
 def read(path: str) -> dict[str, Any]:
     """The JSON object in the file; `JobError` when it is missing or is no model configuration."""
-    content = read_json(path, "Hugging Face config")
+    content = read_json(path, "Hugging Face config", infinity_as_null=True)
+    if isinstance(content, dict) and None in (content.get(_UNBOUNDED) or ()):
+        del content[_UNBOUNDED]
     if not isinstance(content, dict) or "model_type" not in content:
         raise JobError(f"{path} has no model_type: give the config.json of a transformers model")
     names = content.get("architectures") or []
@@ -103,29 +113,48 @@ def check_numbers(content: Mapping[str, Any], path: str) -> None:
                 raise JobError(f"{path} has {key} {show(number)}; the most are {most:,}: correct the file")
 
 
-def auto_class(content: dict[str, Any], transformers: Any, hf_config: Any) -> str:
-    """Name of the `AutoModelFor...` class that builds the configured model with a loss."""
-    for architecture in content.get("architectures") or []:
+def auto_class(content: dict[str, Any], transformers: Any, hf_config: Any) -> tuple[str, tuple[str, ...]]:
+    """Name of the `AutoModelFor...` class that builds the configured model with a loss, and what had to be assumed.
+
+    Raises `JobError` for an architecture with another head, such as object detection.
+    """
+    names = content.get("architectures") or []
+    for architecture in names:
         for ending, name in TASKS:
             if architecture.endswith(ending):
-                return name
-    if content["model_type"] in ENCODERS:
-        return "AutoModelForMaskedLM"
-    for name in BY_TYPE:
-        if type(hf_config) in getattr(transformers, name)._model_mapping:
-            return name
+                tried = CONDITIONAL if ending == "ForConditionalGeneration" else (name,)
+                return next((each for each in tried if _builds(transformers, each, hf_config)), name), ()
+        if "For" in architecture:
+            raise JobError(
+                f"architecture {show(architecture)} has a head whose loss is not known here; name one that ends with "
+                f"{', '.join(ending for ending, _ in TASKS)}, or give your own module (FILE.py:FUNCTION)"
+            )
+    usual = ("AutoModelForMaskedLM",) if content["model_type"] in ENCODERS else BY_TYPE
+    for name in usual:
+        if _builds(transformers, name, hf_config):
+            head = f"trained as {name.removeprefix('AutoModelFor')}, since its config"
+            return name, (f"{head} {f'names {names[0]}, which has no loss' if names else 'names no architecture'}",)
     raise JobError(f"no training head is known for model_type {content['model_type']!r}: name one in architectures")
+
+
+def _builds(transformers: Any, name: str, hf_config: Any) -> bool:
+    return type(hf_config) in getattr(transformers, name)._model_mapping
 
 
 def make_inputs(task: str, hf_config: Any, sizes: Sizes) -> dict[str, Tensor]:
     """One micro-batch with labels, in the names that the model's forward takes."""
     batch = int(sizes["batch_size"])
-    if task == "AutoModelForImageClassification":
+    if task in ("AutoModelForImageClassification", "AutoModelForSemanticSegmentation"):
         side = sizes.get("image_size", getattr(hf_config, "image_size", 224))
         height, width = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
         channels = int(getattr(hf_config, "num_channels", 3))
-        return {"pixel_values": torch.zeros(batch, channels, height, width), "labels": tokens(batch)}
+        labels = tokens(batch, height, width) if task == "AutoModelForSemanticSegmentation" else tokens(batch)
+        return {"pixel_values": torch.zeros(batch, channels, height, width), "labels": labels}
     seq = int(sizes["seq_len"])
+    if task == "AutoModelForSpeechSeq2Seq":  # a spectrogram of 30 s, twice as long as the encoder's sequence
+        labels = tokens(batch, int(sizes.get("target_len", seq)))
+        bands, frames = int(hf_config.num_mel_bins), 2 * int(hf_config.max_source_positions)
+        return {"input_features": torch.zeros(batch, bands, frames), "labels": labels, "decoder_input_ids": labels}
     inputs = {"input_ids": tokens(batch, seq)}
     if task == "AutoModelForSequenceClassification":
         inputs["labels"] = tokens(batch)
@@ -160,9 +189,11 @@ def build(config: Config, sizes: Sizes) -> Workload:
     options = {key: value for key, value in content.items() if key not in NOT_OPTIONS}
     hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
     hf_config.use_cache = False
-    task = auto_class(content, transformers, hf_config)
+    task, assumed = auto_class(content, transformers, hf_config)
     if task == "AutoModelForSequenceClassification" and hf_config.pad_token_id is None:
         hf_config.pad_token_id = 0  # decoders need one to find the last token of a batch
+    if task == "AutoModelForSequenceClassification" and not hf_config.problem_type and hf_config.num_labels > 1:
+        hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
     factory = getattr(transformers, task)
     try:
         module = factory.from_config(
@@ -172,4 +203,8 @@ def build(config: Config, sizes: Sizes) -> Workload:
         module = factory.from_config(
             hf_config, attn_implementation="eager", dtype=torch.float32, trust_remote_code=False
         )
-    return Workload(module, make_inputs(task, hf_config, sizes), loss)
+    if task == "AutoModelForImageTextToText":
+        assumed = (TEXT_ALONE,)
+        for name, weight in module.named_parameters():
+            weight.requires_grad_(_IMAGES.search(name) is None)
+    return Workload(module, make_inputs(task, hf_config, sizes), loss, assumptions=assumed)

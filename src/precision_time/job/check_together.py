@@ -1,0 +1,58 @@
+"""Fields of a job that are right alone and contradict each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from precision_time.errors import JobError
+from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
+
+if TYPE_CHECKING:
+    from precision_time.job.job import Job
+
+
+def check_together(job: Job, layout: Layout) -> None:
+    """Raise `JobError` for the first pair of fields that contradict each other."""
+    if job.recompute_layers is not None and job.recompute != "full":
+        raise JobError(
+            f"recompute_layers {job.recompute_layers} goes with recompute full, not {job.recompute}; "
+            f"set recompute to full or leave recompute_layers out"
+        )
+    if job.recompute_method is not None and job.recompute_layers is None:
+        raise JobError(
+            f"recompute_method {job.recompute_method} needs a number of layers; set recompute_layers, such as 1"
+        )
+    if job.offload is not None:
+        _check_offload(job, layout)
+    if job.quantized and job.lora is None:
+        raise JobError(
+            f"quantized {job.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
+        )
+    if job.quantized and job.precision_spec.fp8_scaling:
+        raise JobError(
+            f"quantized {job.quantized} gives products in the dtype of activations, and precision is "
+            f"{job.precision}; set precision to bf16-master, or leave quantized out"
+        )
+    if job.nodes is not None and job.gpus % job.nodes:
+        raise JobError(
+            f"gpus {job.gpus} cannot be shared out evenly over nodes {job.nodes}; "
+            f"set gpus to a multiple of {job.nodes} or leave nodes out"
+        )
+
+
+def _check_offload(job: Job, layout: Layout) -> None:
+    offload, optimizer, fsdp = job.offload, job.optimizer, job.framework in FSDP_FRAMEWORKS and layout.zero >= 2
+    weights = str(offload).startswith("parameters")
+    least = 1 if not weights else 2 if fsdp else 3
+    if layout.zero < least:
+        names = "zero1, zero2 or zero3" if least == 1 else "zero3"
+        raise JobError(f"offload {offload} needs shards, and layout is {layout.label}; set layout to {names}")
+    if fsdp and offload != "parameters":
+        raise JobError(
+            f"offload {offload} is DeepSpeed's, and framework is {job.framework}, whose FSDP offloads parameters with "
+            "their states; set offload to parameters, or framework to deepspeed"
+        )
+    if layout.pp > 1:
+        raise JobError(f"offload {offload} goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
+    if optimizer in ("muon", "soap", "shampoo"):
+        raise JobError(f"offload {offload} has no update of {optimizer} on CPUs; set optimizer to adamw")

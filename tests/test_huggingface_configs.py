@@ -1,0 +1,104 @@
+"""Configs of Hugging Face: head and inputs of each architecture, what is assumed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from precision_time import predict_time
+from precision_time.errors import JobError
+from precision_time.estimate.estimate import Estimate
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.hf_families import family_of_config
+
+SMALL: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 48}
+TEXT: dict[str, Any] = {**SMALL, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 300}
+
+
+def estimate(folder: Path, config: dict[str, Any], **fields: Any) -> Estimate:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return predict_time(f"hf:{path}", precision="bf16", batch_size=2, gpu="h100-80gb-sxm", **fields)
+
+
+def test_text_alone_trains_the_language_model_of_a_model_with_images(tmp_path: Path) -> None:
+    vision = {**SMALL, "image_size": 28, "patch_size": 14}
+    both = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
+            "text_config": {"model_type": "gemma3_text", **TEXT}, "vision_config": vision}  # fmt: skip
+    found = estimate(tmp_path, both)
+    alone = estimate(tmp_path, {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], **TEXT})
+    assert "text alone" in " ".join(found.assumptions)
+    assert found.parameters > alone.parameters  # the vision tower is there
+    trained = [{k: v for k, v in each.memory.by_category.items() if "optimizer" in k} for each in (found, alone)]
+    assert trained[0] == trained[1] != {}  # and is frozen
+    assert found.step.p50 == pytest.approx(alone.step.p50, rel=0.1)
+
+
+def test_whisper_reads_thirty_seconds_of_sound(tmp_path: Path) -> None:
+    shape = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+             "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 300,
+             "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip
+    whisper = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], **shape}
+    short, long = (
+        estimate(tmp_path, {**whisper, "max_source_positions": n}, input={"target_len": 16}) for n in (500, 1500)
+    )
+    assert sum(long.flops_per_step.values()) > 2 * sum(short.flops_per_step.values())
+
+
+def test_every_pixel_has_a_label_in_segmentation(tmp_path: Path) -> None:
+    shape = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 2, 2],
+             "decoder_hidden_size": 16}  # fmt: skip
+    segformer = {"model_type": "segformer", "architectures": ["SegformerForSemanticSegmentation"], **shape}
+    found = estimate(tmp_path, segformer, input={"image_size": 64})
+    assert not found.unsupported
+
+
+def test_classes_of_deberta_need_no_data(tmp_path: Path) -> None:
+    shape = {**SMALL, "vocab_size": 300, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+    deberta = {"model_type": "deberta-v2", "architectures": ["DebertaV2ForSequenceClassification"], **shape}
+    assert estimate(tmp_path, {**deberta, "id2label": {"0": "a", "1": "b", "2": "c"}}).step.p50 > 0
+
+
+@pytest.mark.parametrize(("names", "said"), [
+    ([], "trained as MaskedLM, since its config names no architecture"),
+    (["BertModel"], "trained as MaskedLM, since its config names BertModel, which has no loss"),
+    (["BertForMaskedLM"], None),
+])  # fmt: skip
+def test_a_head_that_nobody_named_is_said(names: list[str], said: str | None, tmp_path: Path) -> None:
+    found = estimate(tmp_path, {"model_type": "bert", "architectures": names, **SMALL, "vocab_size": 300})
+    heads = [note for note in found.assumptions if note.startswith("trained as")]
+    assert heads == ([said] if said else [])
+
+
+@pytest.mark.parametrize("name", ["DetrForObjectDetection", "BertForMultipleChoice", "Wav2Vec2ForCTC"])
+def test_a_head_of_unknown_loss_is_refused_and_never_another_job(name: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=f"architecture '{name}' has a head whose loss is not known"):
+        estimate(tmp_path, {"model_type": "bert", "architectures": [name], **SMALL})
+
+
+@pytest.mark.parametrize(("config", "family"), [
+    ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "llama"),
+    ({"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}, "decoder"),
+    ({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}, "decoder"),
+    ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "gemma"),
+    ({"model_type": "funnel", "architectures": ["FunnelForMaskedLM"]}, "hf"),
+    ({"model_type": ["bert"], "architectures": 5, "text_config": 3}, "hf"),
+])  # fmt: skip
+def test_the_family_of_a_config(config: dict[str, Any], family: str) -> None:
+    assert family_of_config(config) == family
+    assert family in {"hf", "decoder", *(entry.family for entry in ENTRIES.values())}
+
+
+def test_a_decoder_of_hugging_face_is_as_sure_as_one_of_the_zoo(tmp_path: Path) -> None:
+    """Not as unsure as a step in pure half precision of any other network: that is a factor of two."""
+    shape = {"hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4, "intermediate_size": 4096}
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **shape, "vocab_size": 32000}
+    found = estimate(tmp_path, llama, input={"seq_len": 2048})
+    zoo = predict_time("llama3-8b", precision="bf16", batch_size=2, gpu="h100-80gb-sxm", input={"seq_len": 2048})
+    assert found.step.p90 / found.step.p50 == pytest.approx(zoo.step.p90 / zoo.step.p50, rel=0.1)
