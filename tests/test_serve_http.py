@@ -111,6 +111,15 @@ def test_equal_requests_are_one_prediction(server: Here) -> None:
     assert len(server.pool.asked) == before + 1, "the others came from the kept replies"
 
 
+def test_equal_plans_are_made_once(server: Here) -> None:
+    body = {"job": {**RESNET, "epochs": 2}, "space": {"gpus": [4], "gpu": ["a100"]}}
+    made = post(server, "/v1/predict", job=RESNET, cluster="default")["id"]
+    post(server, f"/v1/predictions/{made}/outcomes", 201, step_s=0.05)
+    before = len(server.pool.asked)
+    assert post(server, "/v1/plan", **body) == post(server, "/v1/plan", **body)
+    assert len(server.pool.asked) == before + 1
+
+
 def test_a_key_is_one_prediction(server: Here) -> None:
     body = {"job": RESNET, "key": "run-1"}
     first = post(server, "/v1/predict", **body)["id"]
@@ -201,7 +210,10 @@ def test_outcomes_correct_later_predictions_of_their_cluster(server: Here) -> No
     assert rows[1]["estimate"]["step"] == second["estimate"]["step"]
     assert rows[0]["estimate"]["learned"]["factor"] != rows[1]["estimate"]["learned"]["factor"], "another GPU"
     limit = post(server, "/v1/walltime", job={**job, "steps": 10_000}, cluster="slow")
-    assert limit["median_s"] > post(server, "/v1/walltime", job={**job, "steps": 10_000})["median_s"] * 1.15
+    assert (
+        limit["median_s"]
+        > post(server, "/v1/walltime", job={**job, "steps": 10_000}, cluster="other")["median_s"] * 1.15
+    )
     assert post(server, "/v1/predict", job=job, cluster="other")["correction"] is None
 
 

@@ -33,6 +33,8 @@ from precision_time.serve.store import new_id
 
 Result = TypeVar("Result")
 DEFAULT_CLUSTER = "default"
+_NO_CLUSTER = ""
+"""Of replies that no outcome changes."""
 _STORE_THREADS = 8
 _LEARNED_AT_ONCE = 500
 _OWN_KEY = "job "
@@ -167,7 +169,7 @@ class Service:
         return self._searched("compare", answer, cluster, state)
 
     async def plan(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
-        return self._searched("plan", await self._answer("plan", _question(asked)), DEFAULT_CLUSTER, 0)
+        return self._searched("plan", await self._answer("plan", _question(asked)), _NO_CLUSTER, 0)
 
     def _searched(self, ask: str, answer: Mapping[str, Any], cluster: str, state: int) -> Reply:
         self.metrics.count("predictions", route=ask)
