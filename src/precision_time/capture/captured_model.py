@@ -36,7 +36,7 @@ from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.hf_families import UNKNOWN, family_of_config
 from precision_time.zoo.names import find, nearest_models
 from precision_time.zoo.shape import checked_sizes, with_overrides
-from precision_time.zoo.workload import ZooEntry
+from precision_time.zoo.workload import Workload, ZooEntry
 
 _PREFIXES = ("torchvision", "timm", "hf")
 
@@ -250,11 +250,20 @@ def _example(prefix: str) -> str:
 
 def _of_few_layers(traced: Callable[..., OpGraph]) -> OpGraph:
     """The trace of few blocks; of all where the model's forward pass does not run with fewer."""
+    left_out = False
+
+    def edit(workload: Workload) -> None:
+        nonlocal left_out
+        with_few_layers(workload)
+        left_out = bool(workload.repeated)
+
     try:
-        graph = traced(with_few_layers)
+        graph = traced(edit)
         layered(graph)  # raises where the blocks do not follow one another
     except CaptureError:
-        return traced()
+        if not left_out:
+            raise
+        return traced(None)
     return graph
 
 
