@@ -180,7 +180,8 @@ def store(options: Namespace) -> Result:
         found = check_backup(action[1])
         return _counts("checked", action[1], found.predictions, found.outcomes, "is whole")
     if action and (action[0] not in ("backup", "restore") or len(action) != 2):
-        raise UsageError(f"store {show(' '.join(action))} is unknown; use {_ACTIONS}")
+        wrong = "names no single file" if action[0] in ("backup", "restore", "check") else "is unknown"
+        raise UsageError(f"store {show(' '.join(action))} {wrong}; use {_ACTIONS}")
     with closing(open_store(options.database)) as opened:
         if not action:
             clusters = opened.clusters()
