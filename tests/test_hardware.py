@@ -364,3 +364,8 @@ def test_a_card_above_its_boost_clock_has_a_lower_floor() -> None:
     assert gpu("rtx-3090").clock_headroom == pytest.approx(2100 / 1695)
     assert gpu("rtx-3090").top_hz == 2100e6
     assert gpu("a100-80gb-sxm").top_hz == 1410e6
+
+
+def test_a_gpu_where_a_device_file_belongs() -> None:
+    with pytest.raises(CatalogError, match="there is no device file 'h100'; give a GPU of the catalog as gpu"):
+        default_catalog().with_file("h100")

@@ -132,8 +132,16 @@ def word(choices: Iterable[str], aliases: Mapping[str, str] | None = None, later
     return checked
 
 
-def known_fields(given: Mapping[str, Any], known: Iterable[str], where: str) -> dict[str, Any]:
-    """The fields with hyphens turned into underscores and null ones left out; an unknown one is an error."""
+def known_fields(
+    given: Mapping[str, Any],
+    known: Iterable[str],
+    where: str,
+    elsewhere: Callable[[str, object], str] = lambda name, value: "",
+) -> dict[str, Any]:
+    """The fields with hyphens turned into underscores and null ones left out; an unknown one is an error.
+
+    `elsewhere`: what to write for a name (and its value) that belongs in another place, or "".
+    """
     if not isinstance(given, Mapping):
         raise JobError(f"{where} is {show(given)}; give a mapping of fields")
     names = tuple(known)
@@ -141,9 +149,8 @@ def known_fields(given: Mapping[str, Any], known: Iterable[str], where: str) -> 
     for key, value in given.items():
         name = key.strip().replace("-", "_") if isinstance(key, str) else ""
         if name not in names:
-            raise JobError(
-                f"unknown field {show(key)} in {where}; nearest: {nearest(name, names)}; correct or remove it"
-            )
+            fix = elsewhere(name, value) or f"nearest: {nearest(name, names)}; correct or remove it"
+            raise JobError(f"unknown field {show(key)} in {where}; {fix}")
         if name in clean:
             raise JobError(f"field {name} is given twice in {where}; keep one of them")
         if value is not None:

@@ -11,6 +11,7 @@ from typing import NoReturn
 from precision_time.cli.arguments import ADD_ARGUMENTS, FILE_FLAGS, add_common_arguments
 from precision_time.cli.old_names import with_present_names
 from precision_time.errors import PrecisionTimeError, nearest
+from precision_time.job import other_words
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 
@@ -134,10 +135,18 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     command = f"{parser.prog} {options.command}" if options.command else parser.prog
     if not flags:
         raise UsageError(f"argument {extra[0]!r} is one too many; see {command} --help")
-    raise UsageError(
-        f"flag {flags[0]!r} is unknown; nearest: {nearest(flags[0], flags_of(parser, options.command))}; "
-        f"see {command} --help"
-    )
+    known = flags_of(parser, options.command)
+    fix = _elsewhere(extra) if "--batch-size" in known else ""
+    fix = fix or f"nearest: {nearest(flags[0], known)}"
+    raise UsageError(f"flag {flags[0]!r} is unknown; {fix}; see {command} --help")
+
+
+def _elsewhere(extra: Sequence[str]) -> str:
+    """What to write instead of the first unknown flag, where other tools have it."""
+    at = next(i for i, argument in enumerate(extra) if argument.startswith("-"))
+    flag, _, value = extra[at].partition("=")
+    following = next((argument for argument in extra[at + 1 : at + 2] if not argument.startswith("-")), None)
+    return other_words.where(flag.strip("-").replace("-", "_"), value or following, flag=True)
 
 
 def flags_of(parser: argparse.ArgumentParser, command: str | None) -> list[str]:

@@ -97,7 +97,10 @@ class Catalog:
 
     def with_file(self, path: str | Path) -> Catalog:
         """This catalog with the `gpus:`, `nodes:`, `fabrics:` and `prices:` of a YAML or JSON device file added."""
-        return self.with_document(_read_document(Path(path)), str(path))
+        name = str(path)
+        if self.has_gpu(name) and not Path(path).exists():
+            raise CatalogError(f"there is no device file {name!r}; give a GPU of the catalog as gpu, not as device")
+        return self.with_document(_read_document(Path(path)), name)
 
     def with_document(self, document: Entry, where: str = "device") -> Catalog:
         """The same from the parsed content of such a file; `where` names it in errors."""
@@ -136,6 +139,10 @@ class Catalog:
     def gpu(self, name: str) -> Gpu:
         """The GPU of that catalog name, alias, kernel-table name or driver name."""
         return _find(self.gpus, self._other_gpu_names, plain_gpu(name), "GPU", name)
+
+    def has_gpu(self, name: str) -> bool:
+        """Whether `gpu` knows this name."""
+        return plain_gpu(name) in {plain_gpu(each) for each in self.gpus} | self._other_gpu_names.keys()
 
     def gpus_like(self, text: str) -> list[Gpu]:
         """The GPUs whose name contains a text, else the one that it names otherwise."""

@@ -31,6 +31,7 @@ from precision_time.field_types import (
     structured,
     whole,
 )
+from precision_time.job import other_words
 from precision_time.job.anchors import parse_anchors
 from precision_time.job.check_together import check_together
 from precision_time.job.code import GIVEN, CodeRule, rule_of
@@ -309,7 +310,9 @@ class Job:
     @classmethod
     def from_fields(cls, values: Mapping[str, Any], code: CodeRule) -> Job:
         """As `from_dict`, under the rule of the place that the fields are from."""
-        fields = known_fields(plain_mapping("the job", values), (*JOB_FIELDS, *RUN_FIELDS), "the job")
+        fields = known_fields(
+            plain_mapping("the job", values), (*JOB_FIELDS, *RUN_FIELDS), "the job", other_words.where
+        )
         run_fields = {name: fields.pop(name) for name in RUN_FIELDS if name in fields}
         if run_fields:
             run = plain_values("run", fields.get("run", {}))
