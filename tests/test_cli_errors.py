@@ -122,7 +122,6 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "train")) == sorted(
         ["--help", "--tables", "--real-runs", "--rows", "--output", "--json", "--allow-code"]
     )
-    assert flags_of(parser, "reproduce") == ["--help", "--json"]  # moved to the repository
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--prices", "--json"]
 

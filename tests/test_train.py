@@ -166,12 +166,3 @@ def test_training_that_fails_leaves_what_was_there(
     assert "the disk is full" in capsys.readouterr().err
     assert (tmp_path / "mean" / "mean.json").read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mean"]
-
-
-# --- former names
-
-
-@pytest.mark.parametrize("words", [[], ["ernest"], ["--shared", "x"], ["--seed", "3", "--quick", "--json"]])
-def test_the_former_command_reproduce_names_its_place(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", *words]) == 2
-    assert "`make reproduce` in a checkout" in capsys.readouterr().err

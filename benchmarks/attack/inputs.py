@@ -76,7 +76,7 @@ def other_commands(source: random.Random, folder: Path) -> Input:
     """Commands besides predict and compare, with wrong values of one or two flags; none starts to measure or to fit."""
     (folder / "table.csv").write_text(samples.TABLE, encoding="utf-8")
     (folder / "search.csv").write_text(_damaged(source, samples.SEARCH), encoding="utf-8")
-    command = source.choice(("zoo", "gpus", "evaluate", "stagger", "search", "train", "fit", "reproduce", *_MEASURING))
+    command = source.choice(("zoo", "gpus", "evaluate", "stagger", "search", "train", "fit", *_MEASURING))
     _dumped(source, folder, "jobs", samples.STAGGER, ("yaml",))
     file = {"evaluate": "table.csv", "stagger": "jobs.yaml", "search": "search.csv"}.get(command)
     arguments = [command, *([file] if file else [])]

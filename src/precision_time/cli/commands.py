@@ -236,12 +236,6 @@ def train(options: Namespace) -> str:
     return run(options)
 
 
-def reproduce(options: Namespace) -> str:
-    from precision_time.cli.training import reproduce as moved
-
-    return moved(options)
-
-
 def fit(options: Namespace) -> str:
     from precision_time.cli.fitting import fit as run
 

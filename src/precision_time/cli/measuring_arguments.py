@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from precision_time.cli.flags import FLAGS, VERIFY_AXES
 from precision_time.cli.job_arguments import SEVERAL, SOURCE, Parser, add_job_flags
 
@@ -80,10 +78,6 @@ def add_train(parser: Parser, complete: bool) -> None:
         help="train on measured steps of your own (columns as for evaluate); may be given again",
     )
     parser.add_argument("--output", metavar="FOLDER", help="folder to write (default trained)")
-
-
-def add_reproduce(parser: Parser, complete: bool) -> None:
-    parser.add_argument("former", nargs="*", help=argparse.SUPPRESS)
 
 
 def add_fit(parser: Parser, complete: bool) -> None:

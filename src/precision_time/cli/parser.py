@@ -31,7 +31,6 @@ COMMANDS = {
     "runs": "train small networks here, pass by pass, into a table; resumable",
     "verify": "train here for some steps and compare with the prediction",
     "train": "train the published predictors on measured jobs, for predict --predictor",
-    "reproduce": "moved: run `make reproduce` in a checkout of the repository",
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "capture": "trace a model of your own into a file that a server predicts",
     "skeleton": "a make_job for a training script, filled in with what its text says",
@@ -59,7 +58,6 @@ _USAGE = {
     "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
     "train": "[PREDICTOR ...] [--tables DIR | --rows FILE.csv | --real-runs FOLDER] [--output FOLDER]",
-    "reproduce": "(moved: run `make reproduce` in a checkout of the repository)",
     "fit": "[STAGE ...] [--tables DIR] [--measured FOLDER] [--report]",
     "capture": "FILE.py:FUNCTION --output FILE.json [--precision X,Y] [--flag VALUE ...]",
     "skeleton": "SCRIPT.py [--json]",
@@ -129,7 +127,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The parsed command line. Raises `UsageError` with the nearest flag for anything unknown."""
     parser = build_parser()
     options, extra = parser.parse_known_args(with_present_names(sys.argv[1:] if arguments is None else arguments))
-    if not extra or options.command == "reproduce":  # a former command, whose flags are ignored
+    if not extra:
         return options
     flags = [argument.split("=")[0] for argument in extra if argument.startswith("-")]
     command = f"{parser.prog} {options.command}" if options.command else parser.prog

@@ -1,4 +1,4 @@
-"""The command `train`, the answer of `predict --predictor NAME`, and the reply of the former command `reproduce`."""
+"""The command `train`, and the answer of `predict --predictor NAME`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from precision_time.errors import PredictorError
 
 if TYPE_CHECKING:
     from precision_time.job import Job
@@ -45,11 +43,6 @@ def _duration(seconds: object) -> str:
     from precision_time.units import human_seconds
 
     return human_seconds(float(str(seconds))) if seconds else "not known"
-
-
-def reproduce(options: Namespace) -> str:
-    """The studies are no part of the package; says where they are. Always raises a `PredictorError`."""
-    raise PredictorError("the command `reproduce` has moved: run `make reproduce` in a checkout of the repository")
 
 
 def with_default_batch(job: Job) -> tuple[Job, list[str]]:
