@@ -230,6 +230,21 @@ def test_cells_of_a_row_replace_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("notes", "execution"),
+    [
+        ("partial CUDA graphs (transformer_engine: ['attn', 'moe_router'])", "eager"),
+        ("partial CUDA graphs (local: layer)", "cuda_graphs"),
+        ("", "cuda_graphs"),
+    ],
+)
+def test_graphs_without_the_experts_leave_their_launches(notes: str, execution: str) -> None:
+    row = row_of(2, cells(framework="megatron-bridge", execution="cuda_graphs", notes=notes))
+    assert row.job is not None
+    assert row.job.execution == execution
+    assert ("execution eager" in row.assumed) == (execution == "eager")
+
+
+@pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"precision": "fp17"}, "precision 'fp17' is unknown"),

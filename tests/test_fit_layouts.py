@@ -60,7 +60,7 @@ def test_rows_left_out_do_not_count():
 
 def test_costs_have_every_factor():
     costs = costs_of(usual())
-    assert costs.host_power == pytest.approx({"megatron-deepspeed": 6.0})
+    assert costs.host_power == pytest.approx({"megatron": 6.0})
     slow = costs.overhead("megatron-deepspeed")
     assert (slow.host, slow.host_power, slow.traffic) == pytest.approx((2.0, 6.0, 1.0))
     assert costs.overhead("pytorch") == FrameworkOverhead()

@@ -264,6 +264,24 @@ def test_fp8_takes_the_grouped_products() -> None:
     assert [s.dtype for s in weight.inputs] == ["float8_e5m2", "float8_e4m3fn"]
 
 
+def test_transformer_engine_runs_kernels_of_every_expert() -> None:
+    """One product of each; in fp8 three more that quantise its rows, which the gradient of the weight has already."""
+    apart = WorkOptions(separate_experts=True)
+
+    def launches(graph: OpGraph, name: str, options: WorkOptions) -> set[int]:
+        kinds = [kind for _, kind in rows(graph, Phase.FORWARD, Phase.BACKWARD) if kind.name == name]
+        return {work.launches for kind in kinds for work in works(kind, options) or []}
+
+    half = graph_of(MOE)
+    low = to_fp8(half, "tensorwise")
+    for name, kernels in (("pt.grouped_mm", 1), ("pt.grouped_mm_weight", 1)):
+        assert launches(half, name, apart) == {8 * kernels}
+        assert launches(half, name, WorkOptions()) == {1}
+    for name, kernels in (("pt.scaled_grouped_mm", 4), ("pt.scaled_grouped_mm_weight", 1)):
+        assert launches(low, name, apart) == {8 * kernels}
+        assert launches(low, name, WorkOptions()) == {1}
+
+
 def test_adapters_are_all_that_is_trained() -> None:
     plain, graph = graph_of(MOE), graph_of({**MOE, "lora": 16})
     trained = [p for p in graph.parameters if p.trainable]

@@ -38,6 +38,9 @@ from precision_time.timing.program_times import TimedProgram, time_program
 from precision_time.timing.scaled import Factors, scaled
 from precision_time.without_collection import WithoutCollection
 
+_TRANSFORMER_ENGINE = frozenset({"megatron", "megatron-bridge"})
+"""Frameworks whose experts are Transformer Engine's GroupedLinear."""
+
 
 def predict(
     job: Job,
@@ -186,6 +189,7 @@ def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> Work
         channels_last=job.memory_format == "nhwc",
         slow_groups=job.slow_groups,
         tf32_convolutions=chosen.tf32_convolutions and gpu.has("tf32"),
+        separate_experts=job.framework in _TRANSFORMER_ENGINE,
     )
 
 

@@ -1,9 +1,10 @@
 """Operators for kernels of mixtures of experts (grouped products, permutation of tokens), the scan of Mamba layers and
 focal loss.
 
-They are defined as in `fused`. Products with one weight per expert are one launch (torch's `_grouped_mm`, Transformer
-Engine's GroupedLinear); routing is assumed balanced, so every expert has the mean number of rows. Tokens are permuted
-as by Transformer Engine (transformer_engine/pytorch/triton/permutation.py): without atomics or a weighted copy.
+They are defined as in `fused`. Products with one weight per expert are one operator: one launch of torch's
+`_grouped_mm`, and one for each expert in Transformer Engine (`timing.operators`). Routing is assumed balanced, so every
+expert has the mean number of rows. Tokens are permuted as by Transformer Engine
+(transformer_engine/pytorch/triton/permutation.py): without atomics or a weighted copy.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Factor:
 _FLASH2 = "the rule of kernel_priors.json has it: 370 TFLOP/s on H100 where FlashAttention-3 has 648 (arXiv:2407.08608)"
 _LARGE = "wider products than those of the steps behind the factors on kernels, in steps at the power limit"
 FACTORS: tuple[Factor, ...] = (
-    Factor("host.megatron-deepspeed", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
-    Factor("host_power.megatron-deepspeed", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
+    Factor("host.megatron", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
+    Factor("host_power.megatron", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
     Factor("overlap", 1.0, 0.15, "block counts of NCCL are recalled, the sharing law assumed"),
     Factor("traffic.llm-foundry", 1.0, 0.15, "pointwise kernels of PyTorch 1.13 and 2.1 against tables of later ones"),
     Factor("network.hgx-a100-4nic", 0.8, 0.3, "vTrain's cluster: four ports for eight GPUs, nothing measured of it"),

@@ -235,6 +235,10 @@ def _job(
     if overlaps := _overlaps(cells["framework"], cells["model"], notes, layout):
         layout = ",".join((layout, *overlaps))
         assumed += [name.replace("=", " ") for name in overlaps]
+    execution = cells["execution"] or taken["execution"]
+    if execution == "cuda_graphs" and "partial cuda graphs (transformer_engine" in notes:
+        execution = "eager"  # attention or the router is in the graph, experts never are
+        assumed.append("execution eager")
     framework = FRAMEWORK_ALIASES.get(cells["framework"], cells["framework"])
     if framework not in FRAMEWORKS:
         framework = "pytorch"
@@ -259,7 +263,7 @@ def _job(
         memory_format=cells["memory_format"] or "nchw",
         attention="triton" if triton else cells["attention"] or "flash",
         recompute=cells["recompute"] or "none",
-        execution=cells["execution"] or taken["execution"],
+        execution=execution,
         framework=framework,
         torch=torch,
         no_sync=cells["no_sync"] or "no no_sync" not in notes,  # type: ignore[arg-type]

@@ -43,6 +43,8 @@ class FrameworkOverhead:
         return float(larger * (1.0 + (smaller / larger) ** self.host_power) ** (1.0 / self.host_power))
 
 
+ORIGINS = {"megatron-bridge": "megatron", "megatron-deepspeed": "megatron"}
+"""Frameworks whose host runs another one's code: their training loop, layers and schedules are Megatron-LM's."""
 NARROW, WIDE = 2048.0, 4096.0
 """Width of a matrix product up to which the factors of whole steps hold, and from which those of large models do: the
 products of the steps that the former are fitted to are at most as wide as BERT-large's (1,024 by 4,096)."""
@@ -59,10 +61,10 @@ def wide(shape: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LayoutCosts:
-    """host        framework -> factor on every cost of its host (custom autograd functions, checkpointing with random
-                   states, timers between them: more Python per kernel than plain PyTorch)
+    """host        framework (see `ORIGINS`) -> factor on every cost of its host (custom autograd functions,
+                   checkpointing with random states, timers between them: more Python per kernel than plain PyTorch)
     traffic        framework -> factor on kernels that memory limits: other releases of PyTorch, copies not traced
-    host_power     framework -> p (see `FrameworkOverhead`)
+    host_power     framework (see `ORIGINS`) -> p (see `FrameworkOverhead`)
     overlap        scale on how much compute slows beside communication (see `overlap`)
     network        node type -> share of its network's bandwidth that jobs get there; whole where nothing is known
     attention      kernel variant ("bwd.triton128"), or "variant|architecture" -> factor on its time
@@ -93,7 +95,8 @@ class LayoutCosts:
     def overhead(self, framework: str) -> FrameworkOverhead:
         """The effect of a framework on host and kernel times."""
         traffic = float(self.traffic.get(framework, 1.0))
-        return FrameworkOverhead(self.host.get(framework), traffic, self.host_power.get(framework))
+        origin = ORIGINS.get(framework, framework)
+        return FrameworkOverhead(self.host.get(origin), traffic, self.host_power.get(origin))
 
 
 @cache

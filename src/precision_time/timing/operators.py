@@ -93,7 +93,12 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
 
 @register("pt.grouped_mm", "pt.scaled_grouped_mm")
 def _grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
-    """Rows of several groups (experts), as many of each, by a matrix of the group's own."""
+    """Rows of several groups (experts), as many of each, by a matrix of the group's own.
+
+    Transformer Engine loops over the groups, on streams that share the device (`multi_stream_cublas_gemm` in
+    common/gemm/cublaslt_gemm.cu, `split_quantize` in pytorch/csrc/extensions/cast.cpp): a product of each, and in fp8
+    the kernels that quantise its rows: largest value, scale and cast, or cast and two rearrangements of scales.
+    """
     x, weight = kind.inputs[:2]
     groups = min(weight.shape[0], x.shape[0])  # fewer rows than groups leave weights unread
     bias = kind.inputs[2].nbytes if len(kind.inputs) > 2 else 0
@@ -104,7 +109,13 @@ def _grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
         _width(kind.outputs[0]),
         extra_bytes=bias,
     )
-    return [replace(work, variant=str(kind.attr("scaling", "")))]
+    return [_by_group(work, kind, groups, 4 if "scaled" in kind.name else 1, options)]
+
+
+def _by_group(work: Work, kind: OpSignature, groups: int, kernels: int, options: WorkOptions) -> Work:
+    """The product in one kernel, or with this many for each of its groups."""
+    launches = groups * kernels if options.separate_experts else work.launches
+    return replace(work, variant=str(kind.attr("scaling", "")), launches=launches)
 
 
 @register("aten._grouped_mm")
@@ -123,11 +134,11 @@ def _torch_grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
 
 @register("pt.grouped_mm_weight", "pt.scaled_grouped_mm_weight")
 def _grouped_weight(kind: OpSignature, options: WorkOptions) -> list[Work]:
-    """The gradient of every group's matrix: a product over the group's rows."""
+    """The gradient of every group's matrix: a product over the group's rows, which are quantised already."""
     grad, out = kind.inputs[0], kind.outputs[0]
     groups, m, n = out.shape
     work = matmul_work((groups, m, n, grad.shape[0] / groups), _math(grad.dtype, options), _width(grad), _width(out))
-    return [replace(work, variant=str(kind.attr("scaling", "")))]
+    return [_by_group(work, kind, groups, 1, options)]
 
 
 @register("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.addr", "aten.ger")

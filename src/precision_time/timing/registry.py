@@ -15,14 +15,15 @@ CUDNN = ("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "pt.
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
     """What the job decides about kernels: TF32 for float32 products and convolutions, channels-last storage, whether
-    grouped convolutions of the latter are those of PyTorch before 1.12, and TF32 in cuDNN alone (convolutions and
-    recurrent layers).
+    grouped convolutions of the latter are those of PyTorch before 1.12, TF32 in cuDNN alone (convolutions and recurrent
+    layers), and whether the product of every expert is a kernel of its own, as in Transformer Engine.
     """
 
     tf32: bool = False
     channels_last: bool = False
     slow_groups: bool = False
     tf32_convolutions: bool = False
+    separate_experts: bool = False
 
     def of_operator(self, name: str) -> WorkOptions:
         """The same for one operator, which either has TF32 or has not."""
