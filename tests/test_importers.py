@@ -122,6 +122,8 @@ def test_megatron_s_recomputation() -> None:
     assert (groups["recompute_method"], groups["recompute_layers"]) == ("uniform", 4)
     assert fields_of("--recompute-activations")["recompute"] == "selective"
     assert fields_of("--recompute-granularity selective --recompute-modules core_attn")["recompute"] == "selective"
+    several = "--recompute-granularity selective --recompute-modules moe_act layernorm"
+    assert fields_of(several)["recompute"] == "layernorm,moe_act"
 
 
 def test_megatron_s_experts() -> None:

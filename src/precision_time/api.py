@@ -63,7 +63,7 @@ class JobFields(TypedDict, total=False):
     attention: str
     """attention kernel"""
     recompute: str
-    """activations recomputed in the backward pass; selective: inside attention; selective-ops: all but products"""
+    """recomputed activations; selective: inside attention; selective-ops: all but products; or parts by name"""
     recompute_layers: int | None
     """with recompute full: only so many layers of each pipeline stage (default: all)"""
     recompute_method: str

@@ -111,7 +111,7 @@ class _Costs:
     def __init__(self, step: TrainingStep, program: StepProgram, options: Options, process_bytes: int) -> None:
         self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
         layout, precision = program.layout, step.precision
-        parts = unit_parts(step, options.framework, options.softmax_inputs)
+        parts = unit_parts(step, options.framework, options.softmax_inputs, options.recompute)
         self.zero, self.masters = layout.zero, precision.master_weights
         self.fsdp = layout.zero >= 2 and options.framework not in (_MEGATRON | _DEEPSPEED)
         self.weight = parts.weight_bytes

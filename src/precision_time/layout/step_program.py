@@ -36,12 +36,11 @@ from precision_time.layout.program import (
     StepProgram,
     UnitProgram,
 )
+from precision_time.layout.recomputation import SECOND_PRODUCTS, UNTIL_SAVED, check_modules
 from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.stages import chunks_of, cut_into_parts
 from precision_time.layout.sweeps import Cut, Held, Updates, sweeps, updates_of
 from precision_time.layout.unit_program import (
-    SECOND_PRODUCTS,
-    UNTIL_SAVED,
     SignatureTable,
     gradient_copies,
     plain_unit,
@@ -147,7 +146,8 @@ class _Units:
 
 
 def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepProgram:
-    """The program of one optimizer step."""
+    """The program of one optimizer step. Raises `JobError` for a part to recompute that the model lacks."""
+    check_modules(step.layers.graph.skeleton, step.layers.units, options.recompute, step.layers.graph.name)
     adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
     over, expert_over = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
     replicated = layout.data_ranks > 1

@@ -32,6 +32,7 @@ class Manifest:
     command      what they run, as shell text
     limit_s      the time limit; `limit_field` says where it stands
     product      kind of GPU by the node selector, "" where none is named
+    taken        parts of the spec that pods, GPUs and command are read from
     notes        setting -> what it may change, of those that are not taken
     """
 
@@ -42,6 +43,7 @@ class Manifest:
     limit_s: int | None
     limit_field: str
     product: str
+    taken: tuple[str, ...]
     notes: Mapping[str, str]
 
     def imported(self) -> Imported:
@@ -57,8 +59,7 @@ class Manifest:
         if self.limit_s is not None:
             reasons[self.limit_field] = f"the limit of {self.limit_s} s {NO_EFFECT}; `kubernetes` checks it"
         undecided = {} if self.gpus is not None else {"gpus": f"no container of the {self.kind} asks for a GPU"}
-        taken = ("pods", "GPUs of a pod", *(["command"] if self.command else []))
-        return Imported(f"{self.kind} of Kubernetes", fields, not_taken=reasons, taken=taken, undecided=undecided)
+        return Imported(f"{self.kind} of Kubernetes", fields, not_taken=reasons, taken=self.taken, undecided=undecided)
 
 
 def is_manifest(content: Mapping[str, Any]) -> bool:
@@ -110,8 +111,9 @@ def read_manifest(content: Mapping[str, Any]) -> Manifest:
     limit_s, field = _limit(kind, spec, content)
     selector = _mapping(first.spec, "nodeSelector")
     product = next((str(selector[label]) for label in PRODUCTS if label in selector), "")
+    taken = tuple(f"spec.{name}" for name in spec if name in _TAKEN)
     _account(kind, spec, notes)
-    return Manifest(kind, pods, gpus, command, limit_s, field, product, notes)
+    return Manifest(kind, pods, gpus, command, limit_s, field, product, taken, notes)
 
 
 def _trainjob(spec: Mapping[str, Any], notes: dict[str, str]) -> list[_Pods]:

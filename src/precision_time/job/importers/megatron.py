@@ -8,6 +8,7 @@ from typing import Any
 from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
+from precision_time.job.choices import MODULES, recompute_of
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.megatron_model import model_config
 from precision_time.job.importers.numerics import FULL_PRECISION
@@ -39,7 +40,7 @@ _SWITCHES = frozenset(
     """
     bf16 fp16 sequence-parallel use-distributed-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
     swiglu group-query-attention multi-latent-attention disable-bias-linear untie-embeddings-and-output-weights
-    qk-layernorm recompute-activations use-flash-attn
+    qk-layernorm recompute-activations use-flash-attn no-position-embedding
     use-torch-fsdp2 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
     """.split()
 )
@@ -191,9 +192,13 @@ def _pipeline(
         fields["recompute_layers"] = number * int(layout.get("vpp", 1))
     elif granularity == "full" and number > 1:
         fields |= {"recompute_method": "uniform", "recompute_layers": number}
-    modules = str(reader.take("recompute-modules", default="core_attn"))
-    if granularity == "selective" and modules != "core_attn":
-        reader.not_taken[f"recompute-modules {modules}"] = "taken as core_attn"
+    modules = reader.take("recompute-modules", default="core_attn", several=True)
+    names = modules if isinstance(modules, (list, tuple)) else str(modules).replace(",", " ").split()
+    if granularity == "selective":
+        fields["recompute"] = recompute_of("recompute-modules", [name for name in names if name in MODULES])
+        for name in names:
+            if name not in MODULES:
+                reader.not_taken[f"recompute-modules {name}"] = "no model of this part; its activations are kept"
 
 
 def _precision(reader: Reader, fields: dict[str, Any]) -> None:
