@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from precision_time.bounded_cache import bounded
-from precision_time.capture.adapters import NF4_BYTES
 from precision_time.capture.graph import BYTES_PER_ELEMENT
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
@@ -188,7 +187,7 @@ class _Costs:
         offload = self.program.offload
         packed = self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
         leaves = offload is not None and offload.parameters and zero >= 3
-        weights = 0.0 if leaves else weights - (self.weight - NF4_BYTES) * packed
+        weights = 0.0 if leaves else weights - (self.weight - self.program.stored_bytes) * packed
         rows: dict[str, float] = {
             WEIGHTS: weights,
             STATES: 0.0 if offload else self._states(stage, trained),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from precision_time.capture.adapters import NF4_BYTES
 from precision_time.job.layout import Layout
 from precision_time.layout.segment import OpSignatures, Segment
 
@@ -41,7 +40,7 @@ class UnitProgram:
     weight_elements  parameters held if nothing is sharded over data-parallel ranks; `expert_elements` of them belong to
                      experts and are replicated over fewer ranks
     trainable        of the dense and the expert ones, those with gradients
-    packed           of the dense and the expert ones, those stored in 4 bits
+    packed           of the dense and the expert ones, those stored in fewer bits
     """
 
     name: str
@@ -162,12 +161,14 @@ class StepProgram:
     broadcast_bytes: int = 0
     length_spread: float = 0.0
     offload: Offload | None = None
+    stored_bytes: float = 0.0
+    """Of an element that is stored in fewer bits."""
     unit_kinds: OpSignatures | None = None
     """The first of `kinds`, to which all units refer; None: all of them."""
 
     def gathered_bytes(self, elements: int, packed: int) -> float:
-        """Bytes on the wire of weights, `packed` of which are stored and sent in 4 bits."""
-        return self.weight_bytes * elements - (self.weight_bytes - NF4_BYTES) * packed
+        """Bytes on the wire of weights, `packed` of which are stored and sent in fewer bits."""
+        return self.weight_bytes * elements - (self.weight_bytes - self.stored_bytes) * packed
 
     @property
     def reductions(self) -> int:

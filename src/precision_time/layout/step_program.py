@@ -19,6 +19,7 @@ from precision_time.capture.graph import (
 )
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import rule
+from precision_time.capture.quantized_weights import STORED_BYTES
 from precision_time.capture.training_step import TrainingStep
 from precision_time.job.job import Job
 from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
@@ -193,8 +194,14 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         broadcast_bytes=step.layers.graph.buffer_bytes if ddp else 0,
         length_spread=step.length_spread,
         offload=_offload(step, layout, options, stages[0], (weight, gradient)),
+        stored_bytes=_stored_bytes(step.layers.units),
         unit_kinds=unit_kinds,
     )
+
+
+@bounded(budget=STRUCTURES)
+def _stored_bytes(units: tuple[Unit, ...]) -> float:
+    return next((STORED_BYTES[p.packed] for unit in units for p in unit.parameters if p.packed), 0.0)
 
 
 _CPU_KERNELS = frozenset({"deepspeed", "megatron-deepspeed"})

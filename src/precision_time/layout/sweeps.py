@@ -188,7 +188,7 @@ _sweep_tail = bounded()(sweep_tail)
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Trainable parameters of a unit: (elements, whether of an expert, how many of this size), and the first of
-    them; elements of all parameters, of experts and others, and those of them that are stored in 4 bits."""
+    them; elements of all parameters, of experts and others, and those of them that are stored in fewer bits."""
 
     sizes: tuple[tuple[int, bool, int], ...]
     first: Parameter | None
