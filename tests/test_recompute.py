@@ -10,8 +10,9 @@ import pytest
 from precision_time.capture.training_step import training_step
 from precision_time.errors import JobError
 from precision_time.job import Job
+from precision_time.layout.options import Options
 from precision_time.layout.program import TENSOR, StepProgram, UnitProgram
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
 from precision_time.prediction import predict
 
 

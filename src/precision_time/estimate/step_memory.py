@@ -34,8 +34,9 @@ from precision_time.estimate.memory import (
 )
 from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.estimate.unit_uses import Use, unit_parts, uses_of
+from precision_time.layout.options import Options
 from precision_time.layout.program import CONTEXT, TENSOR, Stage, StepProgram
-from precision_time.layout.step_program import EXPERT_DATA, Options
+from precision_time.layout.step_program import EXPERT_DATA
 from precision_time.layout.sweeps import kept_states, matrices_of
 from precision_time.timeline.pipeline import held_in_flight
 
@@ -188,6 +189,10 @@ class _Costs:
         packed = self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
         leaves = offload is not None and offload.parameters and zero >= 3
         weights = 0.0 if leaves else weights - (self.weight - self.program.stored_bytes) * packed
+        if self.program.reference:
+            width = 4.0 if masters and self.fsdp else self.weight
+            reference = width * self._shared(stage.dense_elements, stage.expert_elements, zero >= 3)
+            weights += 0.0 if packed or frozen else reference  # with adapters it is the same model without them
         rows: dict[str, float] = {
             WEIGHTS: weights,
             STATES: 0.0 if offload else self._states(stage, trained),

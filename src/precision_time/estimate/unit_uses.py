@@ -14,9 +14,10 @@ from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
 from precision_time.capture.training_step import TrainingStep
 from precision_time.layout.local_bytes import local_bytes
+from precision_time.layout.options import Options
 from precision_time.layout.program import Chunk, StepProgram
 from precision_time.layout.recomputation import recomputed_parts, saved_products
-from precision_time.layout.step_program import Options, shared_weights
+from precision_time.layout.step_program import shared_weights
 
 
 class Use(NamedTuple):

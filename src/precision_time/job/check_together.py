@@ -24,6 +24,8 @@ def check_together(job: Job, layout: Layout) -> None:
         )
     if job.offload is not None:
         _check_offload(job, layout)
+    if job.reference and layout.pp > 1:
+        raise JobError(f"reference goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
     if job.quantized and job.lora is None:
         raise JobError(
             f"quantized {job.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"

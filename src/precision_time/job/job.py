@@ -165,6 +165,9 @@ class Job:
         optional(choice(choices.OFFLOADS, choices.OFFLOAD_ALIASES)),
         "kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters",
     )
+    reference: bool = option(
+        False, SWITCH, "a frozen copy (with lora: the model without adapters) runs forward on each batch too, as in DPO"
+    )
     execution: str = option("eager", choice(choices.EXECUTIONS), "how the step is run")
     framework: str = option(
         "pytorch",
@@ -368,6 +371,8 @@ class Job:
             parts.append(f"data from {self.data.storage or 'a given storage'}")
         if self.offload is not None:
             parts.append(f"offload {self.offload}")
+        if self.reference:
+            parts.append("with a reference model")
         for name in ("optimizer", "memory_format", "attention", "execution"):
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:

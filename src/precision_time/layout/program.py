@@ -163,6 +163,8 @@ class StepProgram:
     offload: Offload | None = None
     stored_bytes: float = 0.0
     """Of an element that is stored in fewer bits."""
+    reference: bool = False
+    """Units hold the forward pass of a frozen model too, whose weights are sharded as the trained ones."""
     unit_kinds: OpSignatures | None = None
     """The first of `kinds`, to which all units refer; None: all of them."""
 

@@ -17,6 +17,7 @@ from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.merge import merged
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
 from precision_time.job.importers.peft import DOUBLE, take_bits, take_lora
+from precision_time.job.importers.preferences import take_trl
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
@@ -123,6 +124,7 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
     defaults: dict[str, Any] = {"batch_size": 8, "grad_accum": 1, "clip_norm": 1.0, "optimizer": "adamw"}
     _batch(reader, fields)
     _model(reader, fields)
+    take_trl(reader, fields)
     take_optimizer(reader, fields, "optim")
     wrapper = _sharding(reader, fields)
     nested = _deepspeed(reader)
@@ -333,7 +335,9 @@ def _elsewhere(reader: Reader) -> None:
     for name in ("eval_strategy", "evaluation_strategy", "eval_steps"):
         reader.refuse(evaluation if on else NO_EFFECT, name)
     reader.refuse(_LOADER, *reader.where(lambda name: name.startswith("dataloader_")))
-    datasets = reader.where(lambda name: name in ("dataset_name", "train_file", "validation_file", "dataset_mixer"))
+    datasets = reader.where(
+        lambda name: name in ("dataset_name", "train_file", "validation_file", "dataset_mixer", "dataset_mixture")
+    )
     reader.refuse("its size is not in the file; give --dataset or --dataset-size", *datasets)
     capped = reader.where(lambda name: name in ("max_train_samples", "max_eval_samples"))
     reader.refuse("a limit on the data set; give --dataset-size", *capped)

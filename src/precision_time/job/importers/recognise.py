@@ -17,6 +17,7 @@ from precision_time.job.importers import (
     hf_model,
     huggingface,
     lightning,
+    llama_factory,
     llm_foundry,
     nemo,
     torchtitan,
@@ -34,6 +35,7 @@ from precision_time.job.importers.launch import (
     variables,
 )
 from precision_time.job.importers.lightning import from_lightning
+from precision_time.job.importers.llama_factory import from_llama_factory
 from precision_time.job.importers.llm_foundry import from_llm_foundry
 from precision_time.job.importers.manifest import is_manifest, read_manifest
 from precision_time.job.importers.megatron import KIND as MEGATRON
@@ -52,8 +54,8 @@ _SWITCHES = ("fp16", "bf16")
 """Sections of a DeepSpeed config, and switches of other programs."""
 FORMATS = (
     "Hugging Face TrainingArguments or a model's config.json, an accelerate, LightningCLI, DeepSpeed, torchtitan, "
-    "llm-foundry or Axolotl config, a NeMo or Megatron-Bridge recipe, Megatron arguments, a manifest of Kubernetes, or "
-    "an sbatch script or launch command"
+    "llm-foundry, Axolotl or LLaMA-Factory config, a NeMo or Megatron-Bridge recipe, Megatron arguments, a manifest of "
+    "Kubernetes, or an sbatch script or launch command"
 )
 MOST_FILES = 16
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -194,10 +196,13 @@ def _of_deepspeed(content: Mapping[str, Any]) -> str:
 
 
 def _is_huggingface(content: Mapping[str, Any]) -> str:
-    if "base_model" in content or isinstance(content.get("trainer"), Mapping):
+    if "base_model" in content or isinstance(content.get("trainer"), Mapping) or _of_llama_factory(content):
         return ""
     weak = [key for key in huggingface.WEAK_KEYS if key in content]
     return _any(*huggingface.KEYS)(content) or (weak[0] if len(weak) >= 2 else "")
+
+
+_of_llama_factory = _any(*llama_factory.KEYS)
 
 
 def _of_accelerate(content: Mapping[str, Any]) -> str:
@@ -244,6 +249,7 @@ _KINDS: tuple[Kind, ...] = (
     (nemo.KIND, _of_nemo, from_nemo),
     (llm_foundry.KIND, _of_llm_foundry, from_llm_foundry),
     (axolotl.KIND, _any(*axolotl.KEYS), from_axolotl),
+    (llama_factory.KIND, _of_llama_factory, from_llama_factory),
 )
 """Name of a kind, the key of a mapping that shows it (or ""), and its importer."""
 _LAST: tuple[Kind, ...] = (
