@@ -70,6 +70,8 @@ class JobFields(TypedDict, total=False):
     """with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)"""
     offload: str
     """kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters"""
+    offload_ratio: float
+    """share of the weights whose states offload optimizer keeps and updates on the host"""
     reference: bool
     """a frozen copy (with lora: the model without adapters) runs forward on each batch too, as in DPO"""
     execution: str

@@ -165,6 +165,9 @@ class Job:
         optional(choice(choices.OFFLOADS, choices.OFFLOAD_ALIASES)),
         "kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters",
     )
+    offload_ratio: float = option(
+        1.0, number(1e-6, 1), "share of the weights whose states offload optimizer keeps and updates on the host"
+    )
     reference: bool = option(
         False, SWITCH, "a frozen copy (with lora: the model without adapters) runs forward on each batch too, as in DPO"
     )
@@ -370,7 +373,7 @@ class Job:
         if self.data:
             parts.append(f"data from {self.data.storage or 'a given storage'}")
         if self.offload is not None:
-            parts.append(f"offload {self.offload}")
+            parts.append(f"offload {self.offload}{f' of {self.offload_ratio:g}' if self.offload_ratio < 1 else ''}")
         if self.reference:
             parts.append("with a reference model")
         for name in ("optimizer", "memory_format", "attention", "execution"):

@@ -25,6 +25,7 @@ class Options:
     recompute_method: str | None = None
     offload: str | None = None
     reference: bool = False
+    offload_ratio: float = 1.0
 
     @property
     def repeated(self) -> str:
@@ -56,4 +57,5 @@ class Options:
             job.recompute_method,
             job.offload,
             job.reference,
+            job.offload_ratio,
         )

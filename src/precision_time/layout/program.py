@@ -113,6 +113,7 @@ class Stage:
 class Offload:
     """What a rank keeps and updates on its host.
 
+    ratio         share of the weights whose states are there; the others are updated on the GPU
     parameters    also the weights, of which every pass fetches its share; `nvme`: on NVMe drives
     trained_elements, held_elements   of the rank's share: updated; of all weights
     state_bytes, update_bytes         per updated element: kept (states, master weights); moved by the CPUs in an update
@@ -120,6 +121,7 @@ class Offload:
     reduces_each  gradients leave after every micro-batch, as they are reduced; else once a step
     """
 
+    ratio: float
     parameters: bool
     nvme: bool
     trained_elements: float

@@ -101,7 +101,9 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
     """The program of one optimizer step. Raises `JobError` for a part to recompute that the model lacks."""
     check_modules(step.layers.graph.skeleton, step.layers.units, options.recompute, step.layers.graph.name)
     adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
-    over, expert_over = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
+    left = 1.0 - options.offload_ratio if options.offload else 1.0  # what the GPU updates
+    shards = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
+    over, expert_over = (ranks / (left or 1.0) for ranks in shards)
     replicated = layout.data_ranks > 1
     wire = options.communication_dtype if replicated else None
     copied = replicated and layout.zero >= 2
@@ -124,7 +126,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         buckets=ddp,
         wire=None if copied else wire,
     )
-    updates = updates_of(step) if options.offload is None else replace(updates_of(step), optimizer="none")
+    updates = updates_of(step) if left else replace(updates_of(step), optimizer="none")
     stages, more = _stages(updates, step.layers.order, units, cut)
     weight, gradient = _wire(step, options)
     unit_kinds = _of_graphs(step, units.more)
@@ -145,7 +147,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         buckets=stage_buckets(step.layers.units, stages[0].chunks, wire) if ddp and layout.pp == 1 else Buckets(),
         broadcast_bytes=step.layers.graph.buffer_bytes if ddp else 0,
         length_spread=step.length_spread,
-        offload=_offload(step, layout, options, stages[0], (weight, gradient)),
+        offload=_offload(step, layout, options, max(stages, key=_trained), (weight, gradient)),
         stored_bytes=_stored_bytes(step.layers.units),
         reference=options.reference,
         unit_kinds=unit_kinds,
@@ -155,6 +157,10 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
 @bounded(budget=STRUCTURES)
 def _stored_bytes(units: tuple[Unit, ...]) -> float:
     return next((STORED_BYTES[p.packed] for unit in units for p in unit.parameters if p.packed), 0.0)
+
+
+def _trained(stage: Stage) -> int:
+    return stage.dense_trainable + stage.expert_trainable
 
 
 _CPU_KERNELS = frozenset({"deepspeed", "megatron-deepspeed"})
@@ -174,9 +180,10 @@ def _offload(
     fused = options.framework in _CPU_KERNELS or step.implementation == "fused"
     moved = sum(width * (p.reads + p.writes) for p in (chosen.fused if fused else chosen.passes))
     return Offload(
+        ratio=options.offload_ratio,
         parameters=options.offload.startswith("parameters"),
         nvme=options.offload.endswith("nvme"),
-        trained_elements=stage.dense_trainable / over + stage.expert_trainable / expert_over,
+        trained_elements=options.offload_ratio * (stage.dense_trainable / over + stage.expert_trainable / expert_over),
         held_elements=stage.dense_elements / over + stage.expert_elements / expert_over,
         state_bytes=chosen.state_bytes(width) + (4.0 if masters else 0.0),
         update_bytes=moved + (wire[0] if masters else 0.0),

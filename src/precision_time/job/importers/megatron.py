@@ -40,7 +40,7 @@ _SWITCHES = frozenset(
     """
     bf16 fp16 sequence-parallel use-distributed-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
     swiglu group-query-attention multi-latent-attention disable-bias-linear untie-embeddings-and-output-weights
-    qk-layernorm recompute-activations use-flash-attn no-position-embedding
+    qk-layernorm recompute-activations use-flash-attn no-position-embedding optimizer-cpu-offload
     use-torch-fsdp2 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
     """.split()
 )
@@ -233,6 +233,11 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     else:
         reader.undecided["optimizer"] = f"optimizer {show(optimizer)} has no model here"
     fields["clip_norm"] = reader.take("clip-grad", default=1.0)
+    fraction = reader.take("optimizer-offload-fraction", default=1.0)
+    if reader.on("optimizer-cpu-offload") and fraction not in (0, 0.0, "0", "0.0"):
+        fields |= {"offload": "optimizer", "offload_ratio": fraction}
+    reader.refuse("copies are taken as hidden where compute is long enough", "overlap-cpu-optimizer-d2h-h2d")
+    reader.refuse(NO_EFFECT, "use-torch-optimizer-for-cpu-offload")
     backend = str(reader.take("attention-backend", default="auto")).removeprefix("AttnBackend.")
     local = reader.take("transformer-impl") == "local"
     if reader.on("use-flash-attn") or backend == "flash":
