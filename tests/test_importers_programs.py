@@ -244,7 +244,8 @@ def test_axolotl_settings() -> None:
         ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
         ({"optimizer": "sophia"}, "optimizer 'sophia' has no model here"),
-        ({"rl": "grpo"}, "rl 'grpo' trains with samples that a model makes"),
+        ({"rl": "kto"}, "rl 'kto' is not"),
+        ({"rl": "grpo"}, "rl 'grpo' is not predicted"),
         ({"adapter": "ia3"}, "adapter ia3 has no model here"),
         ({"save_steps": "x"}, "save_steps is 'x'; give a whole number"),
     ):  # fmt: skip
@@ -315,6 +316,12 @@ def test_what_trl_has_beside_training_arguments() -> None:
     ):
         with pytest.raises(JobError, match=message):
             from_huggingface({**base, **settings}).job_fields()
+
+
+def test_preferences_of_axolotl() -> None:
+    for loss, reference in (("dpo", True), ("orpo", False)):
+        fields = axolotl(rl=loss, micro_batch_size=None)
+        assert (fields["batch_size"], fields.get("reference", False)) == (2, reference)
 
 
 def test_an_llm_foundry_config(tmp_path: Path) -> None:

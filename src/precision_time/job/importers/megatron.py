@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -193,7 +194,7 @@ def _pipeline(
     elif granularity == "full" and number > 1:
         fields |= {"recompute_method": "uniform", "recompute_layers": number}
     modules = reader.take("recompute-modules", default="core_attn", several=True)
-    names = modules if isinstance(modules, (list, tuple)) else str(modules).replace(",", " ").split()
+    names = re.findall(r"\w+", str(modules))
     if granularity == "selective":
         fields["recompute"] = recompute_of("recompute-modules", [name for name in names if name in MODULES])
         for name in names:

@@ -67,9 +67,10 @@ def take_trl(reader: Reader, fields: dict[str, Any], steps_on_sequences: int = 1
     reader.refuse(NO_EFFECT, "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps")
 
 
-def take_pairs(reader: Reader, fields: dict[str, Any], reference: bool) -> None:
-    """Sets a batch of pairs, a chosen and a rejected sequence each, and the reference that they are compared with."""
-    pairs = fields.get("batch_size", 8)
+def take_pairs(reader: Reader, fields: dict[str, Any], reference: bool, usual: int = 8) -> None:
+    """Sets a batch of pairs, a chosen and a rejected sequence each, and the reference that they are compared with.
+    `usual`: pairs where the file gives no batch."""
+    pairs = fields.get("batch_size", usual)
     fields["batch_size"] = 2 * pairs
     reader.not_taken["pairs"] = (
         f"a batch of {pairs} pairs has {2 * pairs} sequences, which are the samples: give --dataset-size in sequences"

@@ -50,6 +50,9 @@ from precision_time.reading import SUFFIXES, checked_text, named, parse_json, pa
 
 _MEGATRON = re.compile(r"(?:num[-_]layers|hidden[-_]size|model[-_]parallel[-_]size|micro[-_]batch[-_]size)")
 _LAUNCHERS = re.compile(r"\b(?:torchrun|srun|accelerate\s+launch|deepspeed|torch\.distributed\.(?:run|launch))\b")
+_SETTINGS = re.compile(r"\.(?:ya?ml|json|toml)$")
+_BY_FILE = re.compile(r"\b(?:llamafactory-cli|axolotl)\s+\w+\s+([^\s;&|]+\.(?:ya?ml|json))")
+"""A command whose settings are in a file that it names."""
 _SWITCHES = ("fp16", "bf16")
 """Sections of a DeepSpeed config, and switches of other programs."""
 FORMATS = (
@@ -125,8 +128,11 @@ def _of_text(text: str) -> Imported | None:
         allocation = from_sbatch(options)
         known = variables(options, allocation.fields)
         parts.append(("#SBATCH", allocation))
+    for found in _BY_FILE.finditer(text):
+        told = {f"the config {found[1]}": "is named by the command: give it by --import"}
+        parts.append(("the command", Imported("launch command", {}, not_taken=told)))
     if not re.search(r"--[A-Za-z]", text):
-        return parts[0][1] if parts else None
+        return merged(parts) if parts else None
     flags = arguments(text, known)
     own, program = split_flags(flags, text)
     if _is_megatron(program):
@@ -166,7 +172,11 @@ def _of_manifest(content: Mapping[str, Any]) -> Imported:
 
 def _unknown(program: Mapping[str, Any]) -> Imported:
     """Arguments of a script that no importer knows."""
-    reasons = {f"--{name}": f"an argument of the script, {not_understood(name)}" for name in program}
+    reasons = {
+        f"--{name}": "names a file of settings: give it by --import" if _SETTINGS.search(str(value)) else
+        f"an argument of the script, {not_understood(name)}"
+        for name, value in program.items()
+    }  # fmt: skip
     return Imported("script", {}, not_taken=reasons)
 
 
