@@ -46,6 +46,7 @@ from precision_time.job.importers.reader import not_understood
 from precision_time.job.importers.sbatch_options import DIRECTIVE, directives
 from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.job.importers.torchtitan import from_torchtitan
+from precision_time.job.importers.torchtitan_python import is_registry, settings_of, split_path
 from precision_time.reading import SUFFIXES, checked_text, named, parse_json, parse_mapping, parse_toml, read_text
 
 _MEGATRON = re.compile(r"(?:num[-_]layers|hidden[-_]size|model[-_]parallel[-_]size|micro[-_]batch[-_]size)")
@@ -78,9 +79,10 @@ def read_imports(paths: Sequence[str | Path]) -> list[tuple[str, Imported]]:
 
 def read_import(path: str | Path) -> Imported:
     """The settings in a file of another program. Raises DataError naming the file and the formats that are read."""
-    name = named("file", path)
-    _check_kind(path, name)
-    return _of_content(read_text(path), path, name)
+    file, _ = split_path(str(path))
+    name = named("file", file)
+    _check_kind(file, name)
+    return _of_content(read_text(file), path, name)
 
 
 def import_text(text: str, path: str = "") -> Imported:
@@ -106,6 +108,9 @@ def _check_kind(path: str | Path, name: str) -> None:
 def _of_content(text: str, path: str | Path, name: str) -> Imported:
     suffix = Path(path).suffix.lower()
     try:
+        file, function = split_path(str(path))
+        if is_registry(text):
+            return from_torchtitan(settings_of(text, file or name, function))
         if suffix in SUFFIXES:
             return of_mapping(parse_mapping(text, path, name), name)
         if suffix == ".toml" or re.search(r"^[ \t]*\[(?:training|parallelism)\][ \t]*$", text, re.MULTILINE):
