@@ -35,7 +35,7 @@ from precision_time.job.anchors import parse_anchors
 from precision_time.job.check_together import check_together
 from precision_time.job.code import GIVEN, CodeRule, rule_of
 from precision_time.job.data import NO_DATA, Data, parse_data
-from precision_time.job.fields import Value, clean_fields, parse_fields
+from precision_time.job.fields import Value, clean_fields, is_shape, parse_fields
 from precision_time.job.layout import Layout
 from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.lora import QUANTIZED, Lora, parse_lora
@@ -50,7 +50,7 @@ DEFAULT_GPU = "a100-80gb-sxm"
 
 def _mapping(field: str, value: Any) -> dict[str, Value]:
     if isinstance(value, str):
-        return parse_fields(value, field)
+        return parse_fields(f"shape={value}" if is_shape(value) and field == "input" else value, field)
     if not isinstance(value, Mapping):
         raise JobError(f"{field} must be a mapping, not {show(value)}; for example {field}: {{seq_len: 128}}")
     return clean_fields(value, field)
