@@ -146,7 +146,7 @@ def _load(path: Path) -> ModuleType:
 def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, int]:
     shape = job.input.get("shape")
     if inspect.isclass(function) and hasattr(function, "named_parameters"):
-        return _module_alone(job, function(), shape)
+        return _alone(job, function(), shape)
     accepted = inspect.signature(function).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
     keywords: dict[str, Any] = {}
@@ -162,7 +162,7 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
         keywords[key] = value
     returned = function(**keywords)
     if hasattr(returned, "named_parameters"):
-        return _module_alone(job, returned, shape)
+        return _alone(job, returned, shape)
     if isinstance(returned, Workload):
         return returned, "sgd", _batch(job, returned.inputs)
     if isinstance(returned, (tuple, list)):
@@ -189,27 +189,12 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
     return workload, returned.get("optimizer", "sgd"), _batch(job, named)
 
 
-def _module_alone(job: Job, module: Any, shape: Any) -> tuple[Workload, Any, int]:
-    """A module without inputs and a loss: one tensor of the shape of `input`, and the mean of what comes out."""
-    import torch
+def _alone(job: Job, module: Any, shape: Any) -> tuple[Workload, Any, int]:
+    """A module without inputs and a loss."""
+    from precision_time.capture.module_alone import sample_of, some_loss
 
-    if shape is None or not job.batch_size:
-        raise JobError(
-            f"model {job.model!r} is a module alone; give the shape of one sample and the batch, as in "
-            "--input 3x224x224 --batch-size 32, or return a dict with model, inputs, loss and optimizer"
-        )
-    sizes = (int(shape),) if isinstance(shape, int) else tuple(int(each) for each in shape)
-
-    def loss(output: Any) -> Any:
-        values: Any = list(output.values()) if isinstance(output, Mapping) else output
-        several = values if isinstance(values, (list, tuple)) else [values]
-        tensor = next((each for each in several if hasattr(each, "mean")), None)
-        if tensor is None:
-            raise CaptureError(f"{job.model} returned {type(output).__name__}, which holds no tensor; give a loss")
-        return tensor.float().mean()
-
-    sample = torch.zeros(job.batch_size, *sizes)
-    return Workload(module, _named(sample), _loss(sample, loss, None)), "sgd", job.batch_size
+    sample = sample_of(job, shape)
+    return Workload(module, _named(sample), _loss(sample, some_loss(job.model), None)), "sgd", len(sample)
 
 
 def _named(inputs: Any) -> dict[str, Any]:
