@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_time.errors import DataError
+from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.importers import read_import
 from precision_time.job.importers.recognise import import_text
@@ -83,6 +83,18 @@ def test_a_file_of_settings_that_a_command_names() -> None:
     found = import_text("srun torchrun --nproc_per_node 8 train.py --config_file llama.toml --novel 3")
     assert "give it by --import" in found.not_taken["--config-file"]
     assert "not understood" in found.not_taken["--novel"]
+
+
+def test_the_precision_of_a_script_that_is_not_read_has_to_be_given() -> None:
+    text = "torchrun --nproc_per_node 8 train.py --batch_size=12 {} --max_samples 3\n"
+    for argument in ("--dtype=bfloat16", "--amp", "--use_amp", "--precision 16-mixed"):
+        found = import_text(text.format(argument))
+        with pytest.raises(JobError, match="does not decide precision"):
+            found.job_fields({"model": "gpt2"})
+        assert found.job_fields({"model": "gpt2", "precision": "amp-bf16"})["gpus"] == 8
+    for argument in ("--dtype float32", "--ramp 3", "--fp16 false"):
+        assert import_text(text.format(argument)).job_fields({"model": "gpt2"})["gpus"] == 8
+    assert "precision" not in import_text(text.format("")).not_taken["--max-samples"]
 
 
 @given(st.text("$()<EOF'\"` \n=-Nx8*/+", max_size=60))

@@ -42,7 +42,7 @@ from precision_time.job.importers.megatron import KIND as MEGATRON
 from precision_time.job.importers.megatron import from_megatron
 from precision_time.job.importers.merge import merged
 from precision_time.job.importers.nemo import from_nemo
-from precision_time.job.importers.reader import not_understood
+from precision_time.job.importers.reader import names_precision, not_understood
 from precision_time.job.importers.sbatch_options import DIRECTIVE, directives
 from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.job.importers.torchtitan import from_torchtitan
@@ -182,7 +182,9 @@ def _unknown(program: Mapping[str, Any]) -> Imported:
         f"an argument of the script, {not_understood(name)}"
         for name, value in program.items()
     }  # fmt: skip
-    return Imported("script", {}, not_taken=reasons)
+    doubts = [f"--{name} {show(value)}" for name, value in program.items() if names_precision(name, value)]
+    undecided = {"precision": f"{doubts[0]} is an argument of a script that is not read"} if doubts else {}
+    return Imported("script", {}, not_taken=reasons, undecided=undecided)
 
 
 def _any(*keys: str) -> Callable[[Mapping[str, Any]], str]:
