@@ -90,10 +90,20 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     _precision(reader, fields)
     _step(reader, fields)
     total = reader.number("global-batch-size")
+    _evaluations(reader, fields, total)
     if total is None:
         fields["grad_accum"] = 1  # Megatron's default: one micro-batch for each replica
     not_taken = reader.finish(_NO_EFFECT)
     return Imported(KIND, fields, total, tp * pp * cp, not_taken, reader.taken, undecided=reader.undecided)
+
+
+def _evaluations(reader: Reader, fields: dict[str, Any], total: int | None) -> None:
+    """Evaluations of `eval-iters` global batches each, where the arguments say all of that."""
+    given = [str(reader.left.get(name)) for name in ("eval-interval", "eval-iters")]
+    if total is None or "run" not in fields or not all(each.isdecimal() and int(each) for each in given):
+        return
+    every, iterations = reader.number("eval-interval"), reader.number("eval-iters")
+    fields["run"] |= {"evaluation_every_steps": every, "evaluation_samples": (iterations or 0) * total}
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
