@@ -24,7 +24,8 @@ from typing import Any
 from precision_time.bounded_cache import BUDGET, STRUCTURES
 from precision_time.errors import PrecisionTimeError
 from precision_time.hardware.catalog import default_catalog
-from precision_time.job.job import OPTIMIZERS, Job
+from precision_time.job import Job
+from precision_time.job.choices import OPTIMIZERS
 from precision_time.job.precision import PRECISIONS
 from precision_time.prediction import predict
 from precision_time.zoo import tables

@@ -19,7 +19,8 @@ from precision_time.capture.training_step import training_step
 from precision_time.errors import DataError, MissingPeakError, PredictorError
 from precision_time.hardware import default_catalog
 from precision_time.job import Job
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.options import Options
+from precision_time.layout.step_program import step_program
 from precision_time.predictors.additive import Additive, BlindAdditive
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import local_step

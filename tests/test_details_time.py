@@ -21,8 +21,9 @@ from precision_time.hardware import cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.job import Job
 from precision_time.job.precision import PRECISIONS
+from precision_time.layout.options import Options
 from precision_time.layout.segment import OpSignatures, Segment
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
 from precision_time.prediction import predict
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.timeline import Timeline

@@ -34,7 +34,7 @@ from precision_time.evaluation.forecast import forecast_all
 from precision_time.evaluation.order import precision_order
 from precision_time.evaluation.rows import JudgedRow, statistics
 from precision_time.job import Job
-from precision_time.job.job import FRAMEWORK_ALIASES, FRAMEWORKS
+from precision_time.job.choices import FRAMEWORK_ALIASES, FRAMEWORKS
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.repository import LARGE_TABLES
 from precision_time.measurements.row import Row, row_of

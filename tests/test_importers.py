@@ -122,6 +122,8 @@ def test_megatron_s_recomputation() -> None:
     assert (groups["recompute_method"], groups["recompute_layers"]) == ("uniform", 4)
     assert fields_of("--recompute-activations")["recompute"] == "selective"
     assert fields_of("--recompute-granularity selective --recompute-modules core_attn")["recompute"] == "selective"
+    several = "--recompute-granularity selective --recompute-modules moe_act layernorm"
+    assert fields_of(several)["recompute"] == "layernorm,moe_act"
 
 
 def test_megatron_s_experts() -> None:
@@ -441,3 +443,10 @@ def test_a_megatron_file_with_a_switch_of_deepspeed_is_megatron(tmp_path: Path) 
     )
     found = read_import(path)
     assert (found.kind, found.fields["precision"]) == ("Megatron arguments", "bf16-master")
+
+
+def test_megatron_s_evaluations_are_of_global_batches() -> None:
+    words = "--train-iters 500 --global-batch-size 64 --eval-interval 100 --eval-iters {}"
+    run = fields_of(words.format(10))["run"]
+    assert (run["evaluation_every_steps"], run["evaluation_samples"]) == (100, 640)
+    assert "evaluation_samples" not in fields_of(words.format(0))["run"]

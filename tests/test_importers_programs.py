@@ -19,6 +19,7 @@ from precision_time.job.importers import (
     from_axolotl,
     from_huggingface,
     from_lightning,
+    from_llama_factory,
     from_llm_foundry,
     from_nemo,
     read_import,
@@ -243,12 +244,84 @@ def test_axolotl_settings() -> None:
         ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
         ({"optimizer": "sophia"}, "optimizer 'sophia' has no model here"),
-        ({"rl": "grpo"}, "rl 'grpo' trains with samples that a model makes"),
+        ({"rl": "kto"}, "rl 'kto' is not"),
+        ({"rl": "grpo"}, "rl 'grpo' is not predicted"),
         ({"adapter": "ia3"}, "adapter ia3 has no model here"),
         ({"save_steps": "x"}, "save_steps is 'x'; give a whole number"),
     ):  # fmt: skip
         with pytest.raises(JobError, match=message):
             axolotl(**config)
+
+
+def test_a_llama_factory_config(tmp_path: Path) -> None:
+    """DPO with adapters: two sequences a pair, and the model without adapters runs forward too."""
+    found = imported("llama_factory.yaml", tmp_path)
+    made = Job.from_dict(found.job_fields({"gpus": 8, "gpu": "h100-80gb-sxm"}))
+    assert (made.batch_size, made.grad_accum, made.reference, made.recompute) == (4, 4, True, "full")
+    assert made.lora is not None
+    assert (made.lora.rank, made.lora.targets) == (16, ("q_proj", "k_proj", "v_proj", "o_proj"))
+    assert (made.quantized, made.precision, made.attention) == ("int8", "bf16", "flash2")
+    assert (made.input["seq_len"], made.run.steps, made.run.checkpoint_every_steps) == (1024, 600, 200)
+    assert "4 sequences" in found.not_taken["pairs"]
+
+
+def llama_factory(**settings: Any) -> Imported:
+    return from_llama_factory({"model_name_or_path": "gpt2", "finetuning_type": "full", "bf16": True, **settings})
+
+
+def test_llama_factory_settings() -> None:
+    fields = llama_factory().job_fields()
+    assert (fields["precision"], fields["recompute"], fields["input"]) == ("amp-bf16", "full", {"seq_len": 2048})
+    assert "lora" not in fields
+    assert llama_factory(pure_bf16=True, bf16=False).job_fields()["precision"] == "bf16"
+    assert llama_factory(finetuning_type="lora").fields["lora"] == {"rank": 8, "targets": ["all-linear"]}
+    saved = llama_factory(finetuning_type="lora", additional_target="embed_tokens,lm_head").fields["lora"]
+    assert saved["modules_to_save"] == ["embed_tokens", "lm_head"]
+    assert "recompute" not in llama_factory(disable_gradient_checkpointing=True).fields
+    assert llama_factory(stage="rm").fields["batch_size"] == 16
+    assert "reference" not in llama_factory(stage="rm").fields
+    assert "reference" not in llama_factory(stage="dpo", pref_loss="orpo").fields
+    assert "take less time" in llama_factory(use_unsloth=True).not_taken["use_unsloth"].replace("takes", "take")
+    for settings, message in (
+        ({"stage": "ppo"}, "stage 'ppo' is not predicted"),
+        ({"finetuning_type": "freeze"}, "finetuning_type 'freeze' has no model here"),
+        ({"use_galore": True}, "use_galore is true, and it has no model here"),
+        ({"finetuning_type": "lora", "quantization_bit": 2}, "quantization_bit 2 has no model here"),
+        ({"finetuning_type": "lora", "quantization_bit": 4, "quantization_method": "hqq"}, "'hqq' has no model here"),
+        ({"deepspeed": "ds_z3.json"}, "deepspeed names file 'ds_z3.json'"),
+    ):
+        with pytest.raises(JobError, match=message):
+            llama_factory(**settings).job_fields()
+
+
+def test_a_dpo_config_of_trl(tmp_path: Path) -> None:
+    made = Job.from_dict(imported("trl_dpo.yaml", tmp_path).job_fields({"gpus": 8}))
+    assert (made.batch_size, made.grad_accum, made.reference, made.precision) == (2, 16, True, "bf16-master")
+    assert (made.layout_spec.zero, made.input["seq_len"]) == (3, 2048)
+
+
+def test_what_trl_has_beside_training_arguments() -> None:
+    """What its defaults decide, which is not certain, and trainers that generate text."""
+    base = {"output_dir": "x", "model_name_or_path": "gpt2", "bf16": True}
+    sft = from_huggingface({**base, "packing": True})
+    assert (sft.fields["input"], sft.fields["recompute"]) == ({"seq_len": 1024}, "full")
+    assert "on by default in TRL" in sft.not_taken["gradient_checkpointing"]
+    assert "reference" not in sft.fields
+    assert "reference" not in from_huggingface({**base, "beta": 0.1, "precompute_ref_log_probs": True}).fields
+    assert "recompute" not in from_huggingface(base).fields
+    for settings, message in (
+        ({"packing": True, "bf16": None}, "bf16 is on by default in TRL from 0.20 on"),
+        ({"num_generations": 8, "beta": 0.0}, "num_generations belongs to training that generates text"),
+        ({"desirable_weight": 1.0, "beta": 0.1}, "desirable_weight belongs to KTO"),
+    ):
+        with pytest.raises(JobError, match=message):
+            from_huggingface({**base, **settings}).job_fields()
+
+
+def test_preferences_of_axolotl() -> None:
+    for loss, reference in (("dpo", True), ("orpo", False)):
+        fields = axolotl(rl=loss, micro_batch_size=None)
+        assert (fields["batch_size"], fields.get("reference", False)) == (2, reference)
 
 
 def test_an_llm_foundry_config(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_time.errors import DataError, JobError
-from precision_time.job import PRECISIONS, Job, Run
+from precision_time.job import PRECISIONS, Job, Run, choices
 from precision_time.job import job as job_module
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.fields import clean_fields, format_fields, parse_fields
@@ -51,10 +51,10 @@ jobs = st.builds(
     gpu=names,
     gpus=counts,
     node=st.none() | names,
-    optimizer=st.sampled_from([None, *job_module.OPTIMIZERS]),
-    optimizer_impl=st.sampled_from(job_module.OPTIMIZER_IMPLS),
+    optimizer=st.sampled_from([None, *choices.OPTIMIZERS]),
+    optimizer_impl=st.sampled_from(choices.OPTIMIZER_IMPLS),
     clip_norm=st.none() | amounts,
-    execution=st.sampled_from(job_module.EXECUTIONS),
+    execution=st.sampled_from(choices.EXECUTIONS),
     no_sync=st.booleans(),
     communication_dtype=st.sampled_from([None, "bf16", "float32"]),
     layout=st.sampled_from(["dp", "fsdp", "zero1", {"zero": 1, "overlap_param_gather": True}]),

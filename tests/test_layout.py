@@ -16,9 +16,10 @@ from precision_time.capture.training_step import TrainingStep
 from precision_time.job.layout import Layout
 from precision_time.job.precision import PRECISIONS
 from precision_time.layout.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, Gradient, fill_buckets, stage_buckets
+from precision_time.layout.options import Options
 from precision_time.layout.program import Bucket, Chunk, StepProgram
 from precision_time.layout.segment import Segment
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
 
 MIB = 1 << 20
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from precision_time import Job
-from precision_time.capture.adapters import NF4_BYTES, linear_layers, with_adapters
+from precision_time.capture.adapters import with_adapters
 from precision_time.capture.graph import Category, OpGraph, Phase
+from precision_time.capture.linear_layers import linear_layers
+from precision_time.capture.quantized_weights import NF4_BYTES
 from precision_time.capture.training_step import training_step
 from precision_time.errors import JobError
 from precision_time.estimate.estimate import Estimate
@@ -46,7 +48,7 @@ def test_the_words_of_the_field() -> None:
         ({"lora": [16]}, "lora must be a rank or a mapping"),
         ({"lora": {"rank": 8, "targets": [3]}}, "lora.targets must be a list of layers"),
         ({"quantized": "nf4"}, "quantized nf4 freezes the weights, and no adapter is trained"),
-        ({"lora": 8, "quantized": "int8"}, "quantized 'int8' is unknown"),
+        ({"lora": 8, "quantized": "int4"}, "quantized 'int4' is unknown; nearest: int8"),
         ({"lora": 8, "quantized": "nf4", "precision": "fp8"}, "set precision to bf16-master"),
     ):
         with pytest.raises(JobError, match=message):
@@ -135,6 +137,43 @@ def test_dequantization_costs_time_and_saves_memory() -> None:
     plain, packed = estimate(lora=16), estimate(lora=16, quantized="nf4")
     assert packed.memory.peak_bytes < plain.memory.peak_bytes - 10e9
     assert 1.01 < packed.step.p50 / plain.step.p50 < 1.3
+
+
+def test_8_bit_weights() -> None:
+    """A byte a weight; two more passes over activations before each product and two after, and all inputs are kept."""
+    linear = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    plain, eight, four = (estimate(lora=16, quantized=q, recompute="none") for q in (None, "int8", "nf4"))
+    saved = plain.memory.by_category["weights"] - eight.memory.by_category["weights"]
+    assert saved == pytest.approx(linear, rel=1e-6)
+    assert plain.step.p50 < eight.step.p50 < 2 * plain.step.p50
+    assert any("products of 8 bits taken to last as long" in note for note in eight.assumptions)
+    # of adapters on queries and values alone, what goes into the last product (4096 tokens of 14336) is kept as well
+    few = "rank=8;targets=q_proj,v_proj"
+    kept = [
+        estimate(lora=few, quantized=q, recompute="none").memory.by_category["activations"] for q in ("int8", "nf4")
+    ]
+    assert kept[0] - kept[1] > 31 * 2 * 4096 * 14336
+    assert four.memory.by_category["weights"] < eight.memory.by_category["weights"]
+    job = Job("llama3-8b", lora=8, quantized="fp4", precision="bf16-master", gpu="h100-80gb-sxm")
+    assert predict(job).step.p50 == predict(job.replace(quantized="nf4")).step.p50
+
+
+def test_modules_trained_whole_beside_adapters() -> None:
+    """Embedding and head of Llama 3 8B, 128,256 x 4,096 each: trained, and their originals kept beside."""
+    whole = 128_256 * 4096
+    plain, saved = estimate(lora=16), estimate(lora={"rank": 16, "modules_to_save": ["embed_tokens", "lm_head"]})
+    rows = [each.memory.by_category for each in (plain, saved)]
+    assert rows[1]["master weights"] - rows[0]["master weights"] == 4 * 2 * whole
+    assert rows[1]["optimizer states"] - rows[0]["optimizer states"] == 8 * 2 * whole
+    assert rows[1]["weights"] - rows[0]["weights"] == 2 * 2 * whole
+    assert any("embed_tokens lm_head whole" in note and "41,943,040" not in note for note in saved.assumptions)
+    flop = saved.utilisation.model_flops - plain.utilisation.model_flops
+    # the head's gradient, and those of what goes into the first block, which lead to the embedding
+    assert flop == pytest.approx(2 * 4096 * (whole + 4096 * 4096 + 2 * 4096 * 1024), rel=0.01)
+    with pytest.raises(JobError, match="'lm_haed' is no module of llama3-8b with weights; nearest: head"):
+        estimate(lora={"rank": 16, "modules_to_save": ["lm_haed"]})
+    tied = training_step(Job("gpt2", lora={"rank": 4, "modules_to_save": "lm_head"}))
+    assert [p.name for p in tied.graph.parameters if p.trainable and "lora" not in p.name] == ["embedding.weight"]
 
 
 def test_4_bit_weights_are_gathered_in_4_bits() -> None:
@@ -260,7 +299,7 @@ def test_flop_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "gpt2", "mixtral-8x7b", "gemma3-4b", "deepseek-v3"])
-@pytest.mark.parametrize("quantized", [None, "nf4"])
+@pytest.mark.parametrize("quantized", [None, "nf4", "int8"])
 def test_stored_and_traced_steps_get_the_same_adapters(model: str, quantized: str | None) -> None:
     """The step that ships, without torch, against the model traced at the same shape."""
     pytest.importorskip("torch")
@@ -339,8 +378,12 @@ def test_adapters_of_other_programs() -> None:
         "lora_modules_to_save": ["lm_head"],
     }
     lora = from_axolotl({**axolotl, **named})
-    assert lora.fields["lora"] == {"rank": 32, "targets": ["q_proj", "o_proj"]}
-    assert "trained whole beside adapters" in lora.not_taken["lora_modules_to_save"]
+    assert lora.fields["lora"] == {"rank": 32, "targets": ["q_proj", "o_proj"], "modules_to_save": ["lm_head"]}
+    experts = {"adapter": "lora", "lora_target_parameters": ["mlp.experts.gate_up_proj"], "peft_use_dora": True}
+    lora = from_axolotl({**axolotl, **experts, "load_in_8bit": True})
+    assert lora.fields["lora"] == {"rank": 32, "targets": ["gate_up_proj"]}
+    assert lora.fields["quantized"] == "int8"
+    assert "norms of whole weights (DoRA) are not modelled" in lora.not_taken["peft_use_dora"]
     trl = from_huggingface({"output_dir": "x", "use_peft": True, "load_in_4bit": True, "model_name_or_path": "gpt2"})
     assert (trl.fields["lora"], trl.fields["quantized"]) == ({"rank": 16, "targets": ["c_attn"]}, "nf4")
     foundry = {
@@ -361,7 +404,6 @@ def test_adapters_of_other_programs() -> None:
     for config, message in (
         ({"adapter": "lora", "lora_r": None}, "lora .the file has an adapter but no lora_r"),
         ({"adapter": "lora", "lora_target_modules": ".*proj"}, "is a pattern; give the names"),
-        ({"adapter": "lora", "load_in_8bit": True}, "quantized .load_in_8bit holds weights in 8 bits"),
     ):
         with pytest.raises(JobError, match=message):
             from_axolotl({**axolotl, **config}).job_fields()

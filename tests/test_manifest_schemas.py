@@ -1,14 +1,15 @@
 """Manifests that the program writes, against the published OpenAPI models of Kubernetes, JobSet and Kubeflow Trainer.
 
 The models are those of `kubeflow-trainer-api`, generated from the OpenAPI of these projects. A manifest that they read
-and write again unchanged has no unknown field and no value of another type. There is none of the older PyTorchJob: of
-it the pod templates are checked, and the time limit as a number.
+and write again unchanged has no unknown field and no value of another type. Those of the older PyTorchJob are in
+`kubeflow-training`, generated from the OpenAPI of the training operator.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import types
 from pathlib import Path
 from typing import Any
 
@@ -126,22 +127,54 @@ def test_a_label_has_to_be_text() -> None:
         checked("IoK8sApiBatchV1Job", content)
 
 
-def test_pod_templates_of_a_rewritten_pytorchjob_stand(tmp_path: Path) -> None:
-    path = tmp_path / "job.json"
-    content = {
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train"},
-        "spec": {
-            "runPolicy": {"activeDeadlineSeconds": 600},
-            "pytorchReplicaSpecs": {
-                "Master": {"replicas": 1, "template": POD}, "Worker": {"replicas": 3, "template": POD},
-            },
+PYTORCHJOB: dict[str, Any] = {
+    "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train"},
+    "spec": {
+        "nprocPerNode": "8",
+        "elasticPolicy": {"minReplicas": 1, "maxReplicas": 3, "rdzvBackend": "c10d", "maxRestarts": 10},
+        "runPolicy": {"activeDeadlineSeconds": 600, "cleanPodPolicy": "None", "backoffLimit": 3},
+        "pytorchReplicaSpecs": {
+            "Master": {"replicas": 1, "restartPolicy": "OnFailure", "template": POD},
+            "Worker": {"replicas": 3, "restartPolicy": "OnFailure", "template": POD},
         },
-    }  # fmt: skip
-    path.write_text(json.dumps(content), encoding="utf-8")
+    },
+}  # fmt: skip
+
+
+def read_again(content: dict[str, Any]) -> Any:
+    """A PyTorchJob as the training operator's models read and write it: without unknown fields, of their types."""
+    client = pytest.importorskip("kubeflow.training").ApiClient()
+    answer = types.SimpleNamespace(data=json.dumps(content))
+    return client.sanitize_for_serialization(client.deserialize(answer, "KubeflowOrgV1PyTorchJob"))
+
+
+def test_a_rewritten_pytorchjob_is_one_of_its_kind(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    assert read_again(PYTORCHJOB) == PYTORCHJOB
+    path.write_text(json.dumps(PYTORCHJOB), encoding="utf-8")
     rewrite_manifest(path, check_manifest(path, predict(JOB)).needed)
     again = json.loads(path.read_text(encoding="utf-8"))
-    for replicas in again["spec"]["pytorchReplicaSpecs"].values():
+    assert again != PYTORCHJOB
+    assert read_again(again) == again
+
+
+def test_the_lines_for_a_pytorchjob_are_valid(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    content = copy.deepcopy(PYTORCHJOB)
+    del content["spec"]["runPolicy"]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    found = merged(content, parse_yaml(check_manifest(path, predict(JOB)).lines, "lines"))
+    assert found["spec"]["runPolicy"]
+    assert read_again(found) == found
+
+
+@pytest.mark.parametrize("wrong", [{"activeDeadlineSeconds": "600"}, {"activeDeadLineSeconds": 600}], ids=str)
+def test_the_models_of_a_pytorchjob_see_wrong_types_and_names(wrong: dict[str, Any]) -> None:
+    content = copy.deepcopy(PYTORCHJOB)
+    content["spec"]["runPolicy"] = wrong
+    assert read_again(content) != content
+
+
+def test_pod_templates_of_a_pytorchjob_are_those_of_kubernetes() -> None:
+    for replicas in PYTORCHJOB["spec"]["pytorchReplicaSpecs"].values():
         checked("IoK8sApiCoreV1PodTemplateSpec", replicas["template"])
-    limit = again["spec"]["runPolicy"].pop("activeDeadlineSeconds")
-    assert isinstance(limit, int)
-    assert limit != 600

@@ -32,8 +32,9 @@ from precision_time.job.layout import Layout  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
 from precision_time.largest_batch import largest_micro_batch, memory_of, with_largest_batch  # noqa: E402
 from precision_time.layout.local_bytes import local_bytes  # noqa: E402
-from precision_time.layout.step_program import Options, step_program  # noqa: E402
-from precision_time.layout.unit_program import core_attention  # noqa: E402
+from precision_time.layout.options import Options  # noqa: E402
+from precision_time.layout.recomputation import recomputed_parts  # noqa: E402
+from precision_time.layout.step_program import step_program  # noqa: E402
 from precision_time.measurements.table import read_table  # noqa: E402
 
 LLM = Path(__file__).parent.parent / "data" / "published" / "measurements_llm.csv"
@@ -53,7 +54,9 @@ def kept_by_a_layer(job: Job) -> tuple[int, int]:
     step = training_step(job)
     unit = step.layers.units[step.layers.blocks[1]]
     graph = step.layers.graph
-    (found,) = lifetimes(graph, (unit,), local_bytes(step, job.framework), (core_attention(graph, unit),))
+    (found,) = lifetimes(
+        graph, (unit,), local_bytes(step, job.framework), (recomputed_parts(graph, unit, "selective"),)
+    )
     return found.kept, found.kept - found.core
 
 

@@ -16,6 +16,7 @@ from precision_time.job.importers import (
     from_huggingface,
     from_lightning,
     from_llm_foundry,
+    from_megatron,
     from_torchtitan,
 )
 from precision_time.prediction import predict
@@ -142,12 +143,42 @@ def test_half_or_more_is_assumed() -> None:
     assert moved.step.p90 / moved.step.p50 > plain.step.p90 / plain.step.p50
 
 
+def test_a_part_of_the_states_stays_on_the_gpu() -> None:
+    """DeepSpeed's `ratio` (ZeRO-Offload++): of 0.4, six tenths of the states are on the GPU, which updates them."""
+    fields: dict[str, Any] = {"layout": "zero3", "gpus": 8}
+    plain, part, whole = (
+        predict(job(**fields, **more))
+        for more in ({}, {"offload": "optimizer", "offload_ratio": 0.4}, {"offload": "optimizer"})
+    )
+    for name in ("optimizer states", "master weights"):
+        assert rows(part)[name] == pytest.approx(0.6 * rows(plain)[name])
+    shares = [estimate.breakdown["optimizer"] for estimate in (plain, part, whole)]
+    assert shares[1] == pytest.approx(0.6 * shares[0] + 0.4 * shares[2], rel=0.05)
+
+
+def test_states_of_a_pipeline_are_on_the_host() -> None:
+    """Megatron's --optimizer-cpu-offload: each stage's states leave, and its update waits for the CPUs."""
+    fields: dict[str, Any] = {
+        "layout": "pp=4,dp=2,zero=1", "gpus": 8, "framework": "megatron", "grad_accum": 8, "batch_size": 1,
+    }  # fmt: skip
+    plain, moved = predict(job(**fields)), predict(job(**fields, offload="optimizer"))
+    assert not {"optimizer states", "master weights"} & set(rows(moved))
+    one = predict(job(layout="zero1", gpus=8, framework="megatron", batch_size=1, offload="optimizer"))
+    # the fullest of 4 stages holds more than a quarter of the weights, on 2 ranks in place of 8
+    assert moved.breakdown["optimizer"] == pytest.approx(one.breakdown["optimizer"], rel=0.35)
+    assert moved.step.p50 > plain.step.p50 + 0.9 * moved.breakdown["optimizer"] - plain.breakdown["optimizer"]
+
+
 def test_offloading_is_refused_where_nothing_offloads() -> None:
     for fields, message in (
         ({"layout": "dp"}, "offload optimizer needs shards, and layout is dp; set layout to zero1"),
         ({"layout": "zero2", "offload": "parameters"}, "offload parameters needs shards.*set layout to zero3"),
         ({"layout": "fsdp", "framework": "pytorch"}, "offload optimizer is DeepSpeed's.*set offload to parameters"),
-        ({"layout": "pp=2,dp=1,zero=1", "gpus": 2}, "one pipeline stage, and layout has pp=2"),
+        (
+            {"layout": "pp=2,dp=1,zero=3", "gpus": 2, "offload": "parameters"},
+            "one pipeline stage, and layout has pp=2",
+        ),
+        ({"offload": None, "offload_ratio": 0.5}, "offload_ratio 0.5 goes with offload optimizer, not none"),
         ({"optimizer": "muon"}, "no update of muon on CPUs"),
         ({"offload": "disk"}, "offload 'disk' is unknown"),
     ):
@@ -184,7 +215,11 @@ def test_files_that_offload() -> None:
     low = from_deepspeed({"zero_optimization": {"stage": 2, **both}})
     assert low.not_taken["zero_optimization.offload"] == "needs a higher stage than 2"
     part = from_deepspeed({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}})
-    assert "stays on the GPU is not modelled" in part.not_taken["zero_optimization.offload_optimizer.ratio"]
+    assert (part.fields["offload"], part.fields["offload_ratio"]) == ("optimizer", 0.3)
+    part = from_deepspeed({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}})
+    assert "needs stage 3" in part.not_taken["zero_optimization.offload_optimizer.ratio"]
+    megatron = from_megatron({"use-distributed-optimizer": True, "optimizer-cpu-offload": True, "bf16": True})
+    assert (megatron.fields["offload"], megatron.fields["offload_ratio"]) == ("optimizer", 1.0)
     with pytest.raises(JobError, match="device is 'disk'; set it to cpu, nvme or none"):
         deep(stage=3, offload_param={"device": "disk"})
     trainer = {"output_dir": "x", "fsdp": "full_shard offload"}

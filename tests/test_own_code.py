@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from precision_time import Job, predict_time  # noqa: E402
 from precision_time.capture.own_code import own_code  # noqa: E402
 from precision_time.cli.main import main  # noqa: E402
-from precision_time.errors import CaptureError, Interrupted  # noqa: E402
+from precision_time.errors import CaptureError, Interrupted, JobError  # noqa: E402
 
 GOOD = """
 import os, sys, torch
@@ -143,3 +143,37 @@ def test_errors_are_told_where_own_code_closed_the_streams(tmp_path: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert "called sys.exit(0)" in done.stderr
+
+
+ALONE = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(30, 10)
+    def forward(self, x):
+        return {"logits": self.last(self.conv(x))}
+def make():
+    return Net()
+class Wrong(Net):
+    def forward(self, x):
+        return self.last(x)
+"""
+
+
+@pytest.mark.parametrize("name", ["Net", "make"])
+def test_a_module_alone_with_the_shape_of_a_sample(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(ALONE)
+    estimate = predict_time(f"{path}:{name}", input="3x32x32", batch_size=16, optimizer="adamw", gpu="a100-80gb-sxm")
+    assert estimate.job.input["shape"] == (3, 32, 32)
+    assert "loss of a module alone: the mean of what it returns" in estimate.assumptions
+    with pytest.raises(JobError, match="is a module alone; give the shape of one sample"):
+        predict_time(f"{path}:{name}", gpu="a100-80gb-sxm")
+
+
+def test_an_error_of_shapes_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(ALONE)
+    with pytest.raises(CaptureError, match=r"traced without data: .*\(net\.py, line 13\)"):
+        predict_time(f"{path}:Wrong", input="3x32x32", batch_size=16, gpu="a100-80gb-sxm")

@@ -496,3 +496,19 @@ def test_no_plan_is_surer_than_a_job_is_said_to_fit() -> None:
     assert plan(JOB, Goal(confidence=0.98), Space(providers=("aws",), gpu=("a100-80gb-sxm",), gpus=(8,))).chosen
     with pytest.raises(JobError, match=r"from 0.5 to 0.98"):
         Goal(confidence=0.99)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"recompute": "full", "recompute_layers": 16},
+        {"layout": "zero3", "framework": "deepspeed", "offload": "optimizer", "offload_ratio": 0.5},
+    ],
+    ids=str,
+)
+def test_fields_that_go_with_others_are_planned(fields: dict[str, Any]) -> None:
+    """The work of a job is that of one GPU without recomputation and offloading, where these fields have no place."""
+    words: dict[str, Any] = {"precision": "bf16-master", "batch_size": 4, "gpus": 8, "layout": "fsdp", **fields}
+    job = Job("gpt2", run={"samples": 10_000}, **words)
+    space = Space(providers=("aws",), gpu=("h100-80gb-sxm",), gpus=(8,), precision=("bf16-master",))
+    assert plan(job, Goal(deadline_hours=100.0), space).options

@@ -19,7 +19,8 @@ from precision_time.estimate.estimate import BREAKDOWN_TERMS, Estimate
 from precision_time.hardware import cluster
 from precision_time.job import Job
 from precision_time.job.layout import Layout
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.options import Options
+from precision_time.layout.step_program import step_program
 from precision_time.prediction import predict
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.timeline import COMPUTE

@@ -10,8 +10,10 @@ import pytest
 from precision_time.capture.training_step import training_step
 from precision_time.errors import JobError
 from precision_time.job import Job
+from precision_time.layout.options import Options
 from precision_time.layout.program import TENSOR, StepProgram, UnitProgram
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
+from precision_time.prediction import predict
 
 
 def program(framework: str, recompute: str, layout: str = "dp", gpus: int = 1, **fields: Any) -> StepProgram:
@@ -137,3 +139,62 @@ def test_pytorch_stops_before_the_last_product() -> None:
         with Products():
             checkpoint(lambda y: y + down(up(y).relu()), x, use_reentrant=reentrant).sum().backward()
         assert Products.count == products
+
+
+# --- parts by name, as Megatron-LM's --recompute-modules
+
+
+def parts(
+    model: str, recompute: str, layout: str = "dp", gpus: int = 1, **fields: Any
+) -> tuple[UnitProgram, list[str]]:
+    """The last block of a model in Megatron, and the operators that run again."""
+    words: dict[str, Any] = {"input": {"seq_len": 512}, "batch_size": 1, "precision": "bf16-master", **fields}
+    job = Job(model, framework="megatron", recompute=recompute, layout=layout, gpus=gpus, **words)
+    found = step_program(training_step(job), job.layout_spec, Options.of(job))
+    block = [unit for unit in found.units if len(unit.recompute)][-1]
+    return block, [found.kinds[kind].name.removeprefix("aten.") for kind in block.recompute.kind]
+
+
+def test_parts_of_a_block_run_again() -> None:
+    assert parts("llama3-8b", "layernorm")[1] == ["pt.rms_norm"] * 2
+    assert parts("llama3-8b", "mlp")[1].count("mm") == 3
+    both = parts("llama3-8b", "mlp,core_attn,layernorm")[1]
+    assert Counter(both) == Counter([*parts("llama3-8b", "mlp")[1], "pt.attention", "pt.rms_norm", "pt.rms_norm"])
+    moe = parts("mixtral-8x7b", "moe")[1]
+    assert moe.count("pt.grouped_mm") == 2 or moe.count("pt.grouped_mm") == 3
+    assert "pt.grouped_mm" not in parts("mixtral-8x7b", "moe_act")[1]
+    assert parts("deepseek-v2-lite", "mla_up_proj")[1] == ["mm", "mm"]
+    assert set(parts("deepseek-v2-lite", "shared_experts")[1]) < set(parts("deepseek-v2-lite", "moe")[1])
+    assert parts("llama3-8b", "core_attn")[1] == parts("llama3-8b", "selective")[1] == ["pt.attention"]
+
+
+def test_exchanges_of_parts_are_repeated() -> None:
+    words: dict[str, Any] = {"layout": "tp=2,sp=1,dp=4,ep=4", "gpus": 8}
+    for mode, expected in (("layernorm", []), ("moe", ["all_gather", "reduce_scatter", "all_to_all"])):
+        block, _ = parts("deepseek-v2-lite", mode, **words)
+        assert sorted(e.collective for e in block.recompute_collectives) == sorted(expected)
+    block, _ = parts("llama3-8b", "mlp", layout="tp=8,dp=1,sp=1", gpus=8)
+    assert [e.collective for e in block.recompute_collectives] == ["all_gather", "reduce_scatter"]
+
+
+def test_memory_of_parts_by_hand() -> None:
+    """Of each of 32 blocks of 512 tokens in bf16: two results of norms, and of the feed-forward layer gate, up and what
+    goes into the last product (with Megatron's fused SwiGLU)."""
+    words: dict[str, Any] = {"input": {"seq_len": 512}, "batch_size": 1, "precision": "bf16-master", "gpus": 1}
+    job = Job("llama3-8b", framework="megatron", gpu="h200-141gb-sxm", **words)
+
+    def activations(recompute: str) -> float:
+        return predict(job.replace(recompute=recompute)).memory.by_category["activations"]
+
+    whole = activations("none")
+    assert whole - activations("layernorm") == pytest.approx(32 * 2 * 512 * 4096 * 2, rel=0.05)
+    assert whole - activations("mlp") == pytest.approx(32 * 3 * 512 * 14336 * 2, rel=0.05)
+
+
+def test_a_part_that_the_model_lacks_is_refused() -> None:
+    with pytest.raises(JobError, match="recompute moe: no block of llama3-8b has such a part"):
+        parts("llama3-8b", "moe")
+    with pytest.raises(JobError, match="'mlpp' is no part of a block"):
+        Job("llama3-8b", recompute="mlpp,moe")
+    assert Job("llama3-8b", recompute=["mlp", "core_attn"]).recompute == "core_attn,mlp"
+    assert Job("llama3-8b", recompute="core_attn").recompute == "selective"

@@ -14,9 +14,10 @@ from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
 from precision_time.job import Job
 from precision_time.job.layout import Layout
+from precision_time.layout.options import Options
 from precision_time.layout.program import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, StepProgram
 from precision_time.layout.stages import cut_into_parts
-from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED, Options, groups, step_program
+from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED, groups, step_program
 from precision_time.layout.tensor_parallel import exchanges
 
 UNITS = (SimpleNamespace(name=BEFORE), SimpleNamespace(name="blocks.0"), SimpleNamespace(name=AFTER))

@@ -10,7 +10,7 @@ import pytest
 
 from precision_time import predict
 from precision_time.cli.main import main
-from precision_time.errors import DataError
+from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.importers import read_import
 from precision_time.job.importers.manifest import read_manifest
@@ -135,6 +135,54 @@ def test_a_manifest_is_a_job(kind: str, tmp_path: Path) -> None:
     rewrite_manifest(path, checked.needed)
     assert check_manifest(path, predict(job)).asked_s == checked.needed.seconds
     assert json.loads(path.read_text(encoding="utf-8"))["kind"] == kind
+
+
+def pytorchjob(master: Any = POD, worker: Any = POD, **spec: Any) -> dict[str, Any]:
+    replicas = {"Master": {"replicas": 1, "template": master}, "Worker": {"replicas": 3, "template": worker}}
+    return manifest("PyTorchJob", pytorchReplicaSpecs=replicas, **spec)
+
+
+def pod(gpus: int | None) -> dict[str, Any]:
+    resources = {} if gpus is None else {"limits": {"nvidia.com/gpu": gpus}}
+    return {"spec": {"containers": [{**CONTAINER, "resources": resources}]}}
+
+
+def test_processes_of_a_pod_are_its_gpus() -> None:
+    """Of a PyTorchJob `nprocPerNode`, also where it stood before, of a TrainJob `numProcPerNode`; words are not."""
+    for given, gpus in (
+        ({}, 8), ({"nprocPerNode": "4"}, 4), ({"nprocPerNode": "auto"}, 8), ({"elasticPolicy": {"nProcPerNode": 2}}, 2),
+    ):  # fmt: skip
+        found = read_manifest(pytorchjob(**given))
+        assert (found.pods, found.gpus) == (4, gpus), given
+        assert any(name.startswith("8 GPUs of a pod") for name in found.notes) == (gpus != 8)
+    trainer = {"numNodes": 2, "numProcPerNode": 4}
+    assert read_manifest(manifest("TrainJob", trainer=trainer)).gpus == 4
+    assert read_manifest(pytorchjob(pod(None), pod(None), nprocPerNode=2)).gpus == 2
+
+
+def test_pods_without_a_gpu_beside_others_do_not_train() -> None:
+    found = read_manifest(pytorchjob(master=pod(None)))
+    assert (found.pods, found.gpus) == (3, 8)
+    jobs = [
+        {"name": name, "replicas": replicas, "template": {"spec": {"template": template}}}
+        for name, replicas, template in (("launcher", 1, pod(None)), ("workers", 2, pod(4)))
+    ]
+    found = read_manifest(manifest("JobSet", replicatedJobs=jobs))
+    assert (found.pods, found.gpus) == (2, 4)
+    with pytest.raises(JobError, match="8 and 4 GPUs"):
+        read_manifest(pytorchjob(worker=pod(4)))
+
+
+def test_every_part_of_a_manifest_is_accounted_for() -> None:
+    spec = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}, "novel": 1, "runPolicy": {"suspend": True}}
+    notes = read_manifest(pytorchjob(**spec)).notes
+    assert "1 to 3 workers" in notes["elasticPolicy"]
+    assert notes["spec.novel"].startswith("not understood")
+    assert "--queue-s" in notes["suspend"]
+    notes = read_manifest(manifest("TrainJob", runtimeRef={"name": "torch-distributed"}, trainer={})).notes
+    assert "runtime 'torch-distributed' decides it; taken as 1" in notes["trainer.numNodes"]
+    notes = read_manifest(manifest("Job", parallelism=2, completions=8, template=POD)).notes
+    assert "8 pods in all, 2 at a time" in notes["completions"]
 
 
 def test_kueues_label_counts_the_run_alone(tmp_path: Path) -> None:

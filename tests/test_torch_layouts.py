@@ -40,8 +40,9 @@ from precision_time.capture.layers import AFTER, BEFORE  # noqa: E402
 from precision_time.capture.training_step import TrainingStep, training_step  # noqa: E402
 from precision_time.hardware import cluster  # noqa: E402
 from precision_time.job import Job  # noqa: E402
+from precision_time.layout.options import Options  # noqa: E402
 from precision_time.layout.program import CollectiveOp  # noqa: E402
-from precision_time.layout.step_program import Options, step_program  # noqa: E402
+from precision_time.layout.step_program import step_program  # noqa: E402
 from precision_time.layout.tensor_parallel import exchanges  # noqa: E402
 from precision_time.timeline.simulate import simulate  # noqa: E402
 from precision_time.timeline.timeline import COMMUNICATION  # noqa: E402

@@ -329,12 +329,76 @@ HF_MODEL = """{
 }
 """
 
+LLAMA_FACTORY = """
+# model
+model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
+quantization_bit: 8
+trust_remote_code: true
+# method
+stage: dpo
+do_train: true
+finetuning_type: lora
+lora_rank: 16
+lora_alpha: 32
+lora_target: q_proj,k_proj,v_proj,o_proj
+pref_beta: 0.1
+pref_loss: sigmoid
+# data
+dataset: preference_pairs
+template: llama3
+cutoff_len: 1024
+max_samples: 5000
+preprocessing_num_workers: 16
+# training
+output_dir: saves/llama3/dpo
+logging_steps: 10
+save_strategy: steps
+save_steps: 200
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+learning_rate: 5.0e-6
+max_steps: 600
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+flash_attn: fa2
+ddp_timeout: 180000000
+report_to: none
+"""
+
+TRL_DPO = """
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+attn_implementation: sdpa
+dtype: bfloat16
+dataset_name: preference_pairs
+beta: 0.05
+loss_type: sigmoid
+max_length: 2048
+max_prompt_length: 1024
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 16
+gradient_checkpointing: true
+gradient_checkpointing_kwargs: {use_reentrant: false}
+learning_rate: 5.0e-7
+lr_scheduler_type: cosine
+optim: adamw_torch_fused
+bf16: true
+max_steps: 500
+logging_steps: 10
+eval_strategy: "no"
+fsdp: full_shard auto_wrap
+output_dir: dpo
+report_to: none
+"""
+
 FILES: dict[str, tuple[str, str]] = {
     "config.json": (HF_MODEL, "Hugging Face model config"),
     "training_args.json": (TRAINING_ARGUMENTS, "Hugging Face TrainingArguments"),
     "accelerate.yaml": (ACCELERATE, "accelerate config"),
     "lightning.yaml": (LIGHTNING, "LightningCLI config"),
     "axolotl.yaml": (AXOLOTL, "Axolotl config"),
+    "llama_factory.yaml": (LLAMA_FACTORY, "LLaMA-Factory config"),
+    "trl_dpo.yaml": (TRL_DPO, "Hugging Face TrainingArguments"),
     "foundry.yaml": (LLM_FOUNDRY, "llm-foundry config"),
     "bridge.yaml": (MEGATRON_BRIDGE, "NeMo or Megatron-Bridge recipe"),
     "nemo.yaml": (NEMO_1, "NeMo or Megatron-Bridge recipe"),

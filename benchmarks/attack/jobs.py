@@ -12,7 +12,8 @@ from typing import Any
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.hardware.catalog import default_catalog
-from precision_time.job.job import (
+from precision_time.job import Job
+from precision_time.job.choices import (
     ATTENTIONS,
     DTYPES,
     EXECUTIONS,
@@ -21,7 +22,6 @@ from precision_time.job.job import (
     OPTIMIZER_IMPLS,
     OPTIMIZERS,
     RECOMPUTES,
-    Job,
 )
 from precision_time.job.precision import PRECISIONS
 from precision_time.zoo.catalog import ENTRIES

@@ -63,13 +63,17 @@ class JobFields(TypedDict, total=False):
     attention: str
     """attention kernel"""
     recompute: str
-    """activations recomputed in the backward pass; selective: inside attention; selective-ops: all but products"""
+    """recomputed activations; selective: inside attention; selective-ops: all but products; or parts by name"""
     recompute_layers: int | None
     """with recompute full: only so many layers of each pipeline stage (default: all)"""
     recompute_method: str
     """with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)"""
     offload: str
     """kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters"""
+    offload_ratio: float
+    """share of the weights whose states offload optimizer keeps and updates on the host"""
+    reference: bool
+    """a frozen copy (with lora: the model without adapters) runs forward on each batch too, as in DPO"""
     execution: str
     """how the step is run"""
     framework: str

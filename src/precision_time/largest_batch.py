@@ -14,7 +14,7 @@ from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
-from precision_time.layout.step_program import Options
+from precision_time.layout.options import Options
 from precision_time.placement import cluster_of
 from precision_time.prediction import rank_program
 from precision_time.units import human_bytes

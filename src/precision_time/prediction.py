@@ -27,8 +27,9 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.ingest.pipeline.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
+from precision_time.layout.options import Options
 from precision_time.layout.program import StepProgram
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
 from precision_time.placement import catalog_of, cluster_of
 from precision_time.timeline.trace import trace_events
 from precision_time.timing.constants import StepConstants

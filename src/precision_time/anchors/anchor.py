@@ -92,8 +92,9 @@ def describe_job(
         arithmetic if arithmetic == "fp32" else step.precision.name,
         job.memory_format,
         *(() if job.recompute_method is None else (job.recompute_method,)),
-        *(() if job.offload is None else (job.offload,)),
+        *(() if job.offload is None else (job.offload, job.offload_ratio)),
         *(() if job.lora is None else (job.lora, job.quantized)),
+        *(("reference",) if job.reference else ()),
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )
     return JobDescriptor(

@@ -3,31 +3,21 @@
 An adapter (arXiv:2106.09685) adds B(A(dropout(x))) x scaling to the result of a linear layer, in the order of peft's
 `lora.Linear.forward` (peft/tuners/lora/layer.py): the scaling is a pass over the whole result. Frozen weights get no
 gradient, so the product for it is left out, and so is whatever leads to no adapter.
-
-With `quantized: nf4` (QLoRA, arXiv:2305.14314) the linear layers of all blocks hold 4-bit weights, whose 8-bit
-constants are quantized once more. They are dequantized to the dtype of the product before each, forward and backward
-(bitsandbytes/autograd/_functions.py, MatMul4Bit): the constants, the addition of their mean, then the weights.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from precision_time.capture.graph import Call, Category, OpGraph, OpSignature, Parameter, Phase, TensorSpec
-from precision_time.capture.graph_edit import GraphEdit, casts_of_weights
-from precision_time.capture.layers import block_of
+from precision_time.capture.graph_edit import GraphEdit
+from precision_time.capture.linear_layers import OPERANDS, LinearLayer, linear_layers
+from precision_time.capture.quantized_weights import quantize
 from precision_time.errors import JobError, nearest
 from precision_time.job.lora import ALL_LINEAR, ATTENTION, Lora
 
-NF4_BLOCK, NF4_CONSTANTS = 64, 256
-"""Weights that share a constant, and constants that share one of fp32 (bitsandbytes' defaults; QLoRA, section 3)."""
-NF4_BYTES = 0.5 + 1.0 / NF4_BLOCK + 4.0 / (NF4_BLOCK * NF4_CONSTANTS)
-"""Bytes of a weight in NF4 with double quantization: 4 bits and 0.127 bits of constants (QLoRA, section 3)."""
-
-_OPERANDS = {"aten.mm": 0, "aten.addmm": 1, "pt.grouped_mm": 0}
-"""Products of a linear layer, and where its input stands; the weight follows."""
 _ATTENTION = re.compile(r"attention|attn|self_attn|self_attention|mixer")
 _NAMES = {
     "query": ("q_proj", "wq", "linear_qkv"),
@@ -45,28 +35,12 @@ _NAMES = {
 is several here (linear_qkv, gate_up_proj) gives each its own adapter."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinearLayer:
-    """A linear layer of a traced step.
-
-    parameter  number of its weight; `path`: name of the weight without ".weight"
-    forward    the call of its product; `backward`: that of the gradient of its input (None: there is none)
-    weight     the storage that products read: the weight, or the result of call `cast`
-    source     what goes in, before the cast that this layer makes of it (then `casts` is true)
-    """
-
-    parameter: int
-    path: str
-    forward: int
-    backward: int | None
-    weight: int
-    cast: int | None
-    source: int
-    casts: bool
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition(".")[2]
+_MODULES = {
+    "embedding": ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embeddings"),
+    "head": ("lm_head", "output", "score", "embed_out"),
+    "norm": ("ln_f", "final_layernorm"),
+}
+"""A module outside of the blocks in this zoo -> what others call it."""
 
 
 def with_adapters(graph: OpGraph, lora: Lora, quantized: str | None = None) -> OpGraph:
@@ -82,48 +56,29 @@ def with_adapters(graph: OpGraph, lora: Lora, quantized: str | None = None) -> O
         if layer in targets:
             _Adapter(edit, layer, lora).insert()
         if quantized:
-            _dequantize(edit, layer)
-    if quantized:
-        for layer in layers:
-            edit.parameters[layer.parameter] = replace(edit.parameters[layer.parameter], packed=True)
+            quantize(edit, layer, quantized)
+    _train_whole(edit, lora)
     return edit.finish()
 
 
-def linear_layers(graph: OpGraph) -> list[LinearLayer]:
-    """The linear layers of all blocks, in the order they run; no router of experts."""
-    casts, calls = casts_of_weights(graph), graph.calls
-    born = {s: i for i, call in enumerate(calls) for s in call.writes}
-    gradient_of: dict[int, int] = {}
-    for i, call in enumerate(calls):
-        at = _OPERANDS.get(graph.kinds[call.kind].name)
-        if call.phase is Phase.BACKWARD and at is not None and len(call.reads) > at + 1:
-            gradient_of.setdefault(call.reads[at + 1], i)
-    layers = []
-    for i, call in enumerate(calls):
-        at = _OPERANDS.get(graph.kinds[call.kind].name)
-        if call.phase is not Phase.FORWARD or at is None or len(call.reads) < at + 2:
-            continue
-        x, weight = call.reads[at], call.reads[at + 1]
-        number = casts.get(weight, weight if weight < len(graph.parameters) else -1)
-        path = graph.parameters[number].name.removesuffix(".weight") if number >= 0 else ""
-        if not block_of(path) or "router" in path:
-            continue
-        before = born.get(x, -1)
-        own = before >= 0 and calls[before].module == call.module
-        cast = own and graph.kinds[calls[before].kind].name == "aten._to_copy"
-        layers.append(
-            LinearLayer(
-                number,
-                path,
-                i,
-                gradient_of.get(weight),
-                weight,
-                born[weight] if weight in casts else None,
-                calls[before].reads[0] if cast else x,
-                cast,
+def _train_whole(edit: GraphEdit, lora: Lora) -> None:
+    """Leave modules trained whole. Their original is kept beside (peft's ModulesToSaveWrapper)."""
+    graph = edit.graph
+    owners = [p.name.rpartition(".")[0].rpartition(".")[2] for p in graph.parameters]
+    tied = "head" not in owners
+    for name in lora.modules_to_save:
+        found = [i for i, owner in enumerate(owners) if owner == name or name in _MODULES.get(owner, ())]
+        if tied and name in _MODULES["head"]:
+            found = [i for i, owner in enumerate(owners) if owner == "embedding"]
+        if not found:
+            raise JobError(
+                f"lora.modules_to_save {name!r} is no module of {graph.name} with weights; nearest: "
+                f"{nearest(name, list(dict.fromkeys(owners)))}; use names such as embed_tokens, lm_head"
             )
-        )
-    return layers
+        for i in found:
+            p = graph.parameters[i]
+            edit.train(i)
+            edit.parameter(Parameter(f"{p.name.rpartition('.')[0]}.original", p.shape, p.dtype, p.grad_dtype, -1), None)
 
 
 def _targets(layers: Sequence[LinearLayer], lora: Lora, model: str) -> list[LinearLayer]:
@@ -148,43 +103,6 @@ def _is(layer: LinearLayer, target: str) -> bool:
     return layer.name == target or target in _NAMES.get(layer.name, ())
 
 
-def _dequantize(edit: GraphEdit, layer: LinearLayer) -> None:
-    """Dequantization of a layer's weight before its products, in place of its cast."""
-    graph = edit.graph
-    spec = _weight_spec(graph, layer)
-    if layer.cast is not None:
-        edit.remove(layer.cast)
-    for product in (layer.forward, layer.backward):
-        if product is None:
-            continue
-        wide = edit.storage(spec)
-        call = edit.at(product).call
-        edit.before(product, _dequantized(edit, layer.parameter, wide, spec, call))
-        edit.change(product, call=replace(call, reads=tuple([wide if s == layer.weight else s for s in call.reads])))
-
-
-def _weight_spec(graph: OpGraph, layer: LinearLayer) -> TensorSpec:
-    """The weight in the dtype of its products."""
-    kind = graph.kinds[graph.calls[layer.forward].kind]
-    return kind.inputs[_OPERANDS[kind.name] + 1]
-
-
-def _dequantized(
-    edit: GraphEdit, parameter: int, wide: int, spec: TensorSpec, of: Call
-) -> list[tuple[OpSignature, Call]]:
-    blocks = -(-spec.numel // NF4_BLOCK)
-    constants, packed = TensorSpec((blocks,), "float32"), TensorSpec((-(-spec.numel // 2),), "uint8")
-    held = edit.storage(constants)
-    narrow = OpSignature("pt.dequantize", (TensorSpec((blocks,), "uint8"),), (constants,))
-    mean = OpSignature("aten.add_", (constants,), (constants,))
-    weights = OpSignature("pt.dequantize", (packed, constants), (spec,), (("format", "nf4"),))
-    return [
-        (narrow, Call(0, of.phase, of.module, 1, (parameter,), (held,))),
-        (mean, Call(0, of.phase, of.module, 0, (held,), (held,))),
-        (weights, Call(0, of.phase, of.module, 1, (parameter, held), (wide,))),
-    ]
-
-
 class _Adapter:
     """The calls of one adapter."""
 
@@ -193,7 +111,7 @@ class _Adapter:
         graph = edit.graph
         self.product = graph.calls[layer.forward]
         kind = graph.kinds[self.product.kind]
-        at = _OPERANDS[kind.name]
+        at = OPERANDS[kind.name]
         self.grouped = kind.name == "pt.grouped_mm"
         x, weight, self.out = kind.inputs[at], kind.inputs[at + 1], kind.outputs[0]
         self.rows, self.inputs, self.outputs, self.dtype = x.shape[0], x.shape[1], self.out.shape[1], x.dtype
@@ -206,7 +124,7 @@ class _Adapter:
         graph = self.edit.graph
         if not self.layer.casts:
             return self.dtype
-        of = self.product.reads[_OPERANDS[graph.kinds[self.product.kind].name]]
+        of = self.product.reads[OPERANDS[graph.kinds[self.product.kind].name]]
         return next(graph.kinds[c.kind].inputs[0].dtype for c in graph.calls if of in c.writes)
 
     def _matrix(self, *sides: int, dtype: str | None = None) -> TensorSpec:
@@ -281,7 +199,7 @@ class _Adapter:
         edit, rank, at = self.edit, self.lora.rank, self.layer.backward
         assert at is not None
         product = edit.graph.calls[at]
-        incoming = product.reads[_OPERANDS[edit.graph.kinds[product.kind].name]]
+        incoming = product.reads[OPERANDS[edit.graph.kinds[product.kind].name]]
         low, high, wide = self._matrix(self.rows, rank), self.out, self._matrix(self.rows, self.inputs)
         scaled, of_low, of_x = edit.storage(high), edit.storage(low), edit.storage(wide)
         back = Phase.BACKWARD

@@ -145,8 +145,8 @@ class Parameter:
     grad_dtype: str
     ready: int
     trainable: bool = True
-    packed: bool = False
-    """Whether it is stored in 4 bits (see `adapters`), while `dtype` is that of its products."""
+    packed: str = ""
+    """The format it is stored in (see `adapters`), while `dtype` is that of its products; "": as `dtype`."""
 
     @property
     def numel(self) -> int:

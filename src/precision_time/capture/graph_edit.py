@@ -32,7 +32,9 @@ class GraphEdit:
         self.parameters: list[Parameter] = list(graph.parameters)
         self._weights: list[int] = []
         """Storages of new parameters, in their order."""
-        self._gradients: list[int] = []
+        self._gradients: list[int | None] = []
+        self._trained: dict[int, int] = {}
+        """Parameters of the graph that are still trained, and their gradients."""
         self._changed: dict[int, Placed | None] = {}
         self._before: dict[int, list[Placed]] = defaultdict(list)
         self._after: dict[int, list[Placed]] = defaultdict(list)
@@ -44,13 +46,27 @@ class GraphEdit:
         self.storages.append(Storage(spec.nbytes, -1, -1, category))
         return len(self.storages) - 1
 
-    def parameter(self, parameter: Parameter, gradient: int) -> int:
-        """A new trained weight, whose gradient is a storage of this edit; the number of its own storage."""
+    def parameter(self, parameter: Parameter, gradient: int | None) -> int:
+        """A new weight, whose gradient is a storage of this edit (None: it is not trained); the number of its own
+        storage."""
         spec = TensorSpec(parameter.shape, parameter.dtype)
         self.parameters.append(parameter)
         self._gradients.append(gradient)
         self._weights.append(self.storage(spec, Category.WEIGHTS))
         return self._weights[-1]
+
+    def train(self, number: int) -> None:
+        """Leave parameter `number` of the graph trained."""
+        parameter = self.graph.parameters[number]
+        if not parameter.trainable:
+            return
+        size = TensorSpec(parameter.shape, parameter.grad_dtype).nbytes
+        for call in reversed(self.graph.calls[: parameter.ready + 1]):  # complete with that call, written in one before
+            for s in call.writes:
+                storage = self.graph.storages[s]
+                if storage.category is Category.GRADIENTS and storage.nbytes == size:
+                    self._trained[number] = s
+                    return
 
     def change(self, at: int, kind: OpSignature | None = None, call: Call | None = None) -> None:
         """Another operator, or other tensors, in place of call `at` as it is now."""
@@ -79,12 +95,13 @@ class GraphEdit:
     # --- the result
 
     def finish(self) -> OpGraph:
-        """The changed graph, in which only the new parameters are trained."""
+        """The changed graph, in which only the new parameters and those of `train` are trained."""
         placed = [entry for i in range(len(self.graph.calls)) for entry in self._around(i)]
-        placed = _needed(placed, set(self._gradients))
+        gradients = {gradient for gradient in self._gradients if gradient is not None}
+        placed = _needed(placed, gradients | set(self._trained.values()))
         calls_of_gradient = {s: at for at, entry in enumerate(placed) for s in entry.call.writes}
         storages = self._lifetimes(placed)
-        count, new = len(self.graph.parameters), len(self._weights)
+        count = len(self.graph.parameters)
         order = [*range(count), *self._weights]
         order += [i for i in range(count, len(storages)) if i not in set(self._weights)]
         number = {old: at for at, old in enumerate(order)}
@@ -98,18 +115,17 @@ class GraphEdit:
             )
             for entry in placed
         ]
-        frozen = [dataclasses.replace(p, trainable=False, ready=-1) for p in self.parameters[:count]]
-        trained = [
-            dataclasses.replace(p, ready=calls_of_gradient[gradient])
-            for p, gradient in zip(self.parameters[count:], self._gradients, strict=True)
+        wanted = [*map(self._trained.get, range(count)), *self._gradients]
+        parameters = [
+            dataclasses.replace(p, trainable=g is not None, ready=-1 if g is None else calls_of_gradient[g])
+            for p, g in zip(self.parameters, wanted, strict=True)
         ]
-        assert len(trained) == new
         return dataclasses.replace(
             self.graph,
             kinds=tuple(signatures),
             calls=tuple(calls),
             storages=tuple([storages[old] for old in order]),
-            parameters=(*frozen, *trained),
+            parameters=tuple(parameters),
             base=None,
         )
 

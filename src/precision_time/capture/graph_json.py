@@ -32,6 +32,7 @@ from precision_time.capture.graph import (
 from precision_time.capture.limits import MOST_BUILT_BY_NAME, MOST_DISPATCHED, MOST_TENSOR_BYTES
 from precision_time.checks import show
 from precision_time.errors import DataError
+from precision_time.job.lora import QUANTIZED
 
 MOST_STORAGES, MOST_DIMENSIONS, MOST_TENSORS, MOST_ATTRS = 200_000, 16, 2_000, 50
 LARGEST_DIMENSION = 2**48
@@ -74,7 +75,8 @@ def graph_values(graph: OpGraph) -> dict[str, Any]:
             "category": [int(storage.category) for storage in storages],
         },
         "parameters": [
-            [p.name, list(p.shape), p.dtype, p.grad_dtype, p.ready, p.trainable, p.packed] for p in graph.parameters
+            [p.name, list(p.shape), p.dtype, p.grad_dtype, p.ready, p.trainable, p.packed or False]
+            for p in graph.parameters
         ],
         "buffer_bytes": graph.buffer_bytes,
         "assumptions": list(graph.assumptions),
@@ -238,8 +240,8 @@ class _Reader:
         if not isinstance(value, list) or len(value) != 7:
             self.wrong(where, value, "not name, shape, dtypes, ready, trainable, packed")
         name, shape, dtype, grad_dtype, ready, trainable, packed = value
-        if type(trainable) is not bool or type(packed) is not bool:
-            self.wrong(where, value, "without true or false at its end")
+        if type(trainable) is not bool or packed not in (False, *QUANTIZED):
+            self.wrong(where, value, f"without true or false, then false or one of {', '.join(QUANTIZED)}, at its end")
         return Parameter(
             self.text(where, name),
             self.shape(where, shape),
@@ -247,7 +249,7 @@ class _Reader:
             self.dtype(where, grad_dtype),
             self.whole(where, ready, count, -1),
             trainable,
-            packed,
+            packed or "",
         )
 
 

@@ -18,6 +18,8 @@ from precision_time.capture.graph import Category, OpGraph, Phase, Skeleton
 from precision_time.capture.layers import Unit
 
 Indices = NDArray[np.intp]
+Parts = tuple[tuple[tuple[int, ...], bool], ...]
+"""Parts of a unit that run again: their forward calls, and whether what they hand on is dropped and made again too."""
 
 
 class Lifetimes(NamedTuple):
@@ -25,7 +27,7 @@ class Lifetimes(NamedTuple):
 
     kept         activations that its forward pass leaves for its backward pass, with `output` where that is kept
     output       what later units read of it: all that remains of a unit which is computed again
-    core         of `kept`, what selective recomputation drops: what lies between scores and context of attention
+    core         of `kept`, what selective recomputation drops: of attention what lies between scores and context
     copies       of `kept`, casts of weights: autocast holds them until its region ends
     taken        what its backward pass reads of earlier units: the activation that recomputation starts from
     forward      the most alive during its forward pass
@@ -51,10 +53,10 @@ def lifetimes(
     graph: OpGraph,
     units: tuple[Unit, ...],
     nbytes: NDArray[Any],
-    cores: tuple[tuple[int, ...], ...],
+    cores: tuple[Parts, ...],
     softmax_inputs: bool = False,
 ) -> tuple[Lifetimes, ...]:
-    """The lifetimes of every unit's storages, which have `nbytes`. `cores`: the forward calls of each that selective
+    """The lifetimes of every unit's storages, which have `nbytes`. `cores`: the parts of each that selective
     recomputation runs again. `softmax_inputs`: whether autograd keeps what softmax reads beside what it writes."""
     skeleton, traced = graph.skeleton, tuple([unit.traced or unit for unit in units])
     return _plan(skeleton.traced or skeleton, traced, cores, softmax_inputs).at(nbytes)
@@ -220,7 +222,7 @@ def _softmax_inputs(graph: Skeleton) -> tuple[Indices, Indices]:
 
 
 @bounded(budget=STRUCTURES)
-def _plan(graph: Skeleton, units: tuple[Unit, ...], cores: tuple[tuple[int, ...], ...], softmax_inputs: bool) -> _Plan:
+def _plan(graph: Skeleton, units: tuple[Unit, ...], cores: tuple[Parts, ...], softmax_inputs: bool) -> _Plan:
     traced = _traced(graph, softmax_inputs)
     parts = [_of_unit(graph, traced, unit, core) for unit, core in zip(units, cores, strict=True)]
     counted = [storages for part in parts for storages in part.counted]
@@ -245,7 +247,7 @@ class _OfUnit:
     born: Indices
 
 
-def _of_unit(graph: Skeleton, traced: _Traced, unit: Unit, core: tuple[int, ...]) -> _OfUnit:
+def _of_unit(graph: Skeleton, traced: _Traced, unit: Unit, core: Parts) -> _OfUnit:
     born, dies, turn, active = traced.born, traced.dies, traced.turn, traced.active
     forward, backward = (_within(calls, traced.calls) for calls in (unit.forward, unit.backward))
     own = np.flatnonzero(active & forward[born])
@@ -290,10 +292,18 @@ def _read(graph: Skeleton, inside: NDArray[np.bool_]) -> Indices:
     return np.unique(graph.calls.reads[inside[graph.calls.reader]]).astype(np.intp)
 
 
-def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_read: Indices) -> list[int]:
-    """Kept storages that can be made again from what stands around attention.
+def _inner(graph: Skeleton, kept: Sequence[int], core: Parts, last_read: Indices) -> list[int]:
+    """Kept storages that can be made again by parts that run again."""
+    return sorted({i for calls, drops in core for i in _inner_of(graph, kept, calls, drops, last_read)})
 
-    What goes into it (also as a copy) and what comes out of it (the output projection keeps it) has to stay.
+
+def _inner_of(
+    graph: Skeleton, kept: Iterable[int], core: Collection[int], drops: bool, last_read: Indices
+) -> list[int]:
+    """Kept storages that can be made again from what stands around a part, such as attention.
+
+    What goes into it (also as a copy) has to stay, and what comes out of it (the output projection keeps it) unless
+    that is dropped too.
     """
     if not core:
         return []
@@ -302,7 +312,7 @@ def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_rea
     birth = graph.spans.born
     for i in kept:
         born = int(birth[i])
-        if born not in inside or last_read[i] > end:
+        if born not in inside or (not drops and last_read[i] > end):
             continue
         copied = graph.names[graph.calls.kind[born]] in ("aten.clone", "aten._to_copy")
         if not copied or inside.issuperset(birth[graph.calls.read_by([born])].tolist()):

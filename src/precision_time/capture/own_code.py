@@ -34,7 +34,7 @@ def own_code(model: str) -> Generator[None, None, None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c():
             raise
-        raise CaptureError(f"{model} {_what(error)}{_where(error)}; correct the file") from error
+        raise CaptureError(f"{model} {_what(error)}{where(error)}; correct the file") from error
     finally:
         with contextlib.suppress(OSError):
             os.chdir(folder)
@@ -62,7 +62,7 @@ def _what(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {text}" if text else f"raised {type(error).__name__}"
 
 
-def _where(error: BaseException) -> str:
+def where(error: BaseException) -> str:
     """The last line outside of this package and of torch that the error passed."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [

@@ -22,8 +22,9 @@ from precision_time.capture.regimes import channels_last, dtype_renames, regime_
 from precision_time.checks import show
 from precision_time.errors import DataError, JobError
 from precision_time.field_types import BATCH, SHARE
+from precision_time.job import Job
+from precision_time.job.choices import OPTIMIZER_IMPLS, OPTIMIZERS
 from precision_time.job.code import POSTED
-from precision_time.job.job import OPTIMIZER_IMPLS, OPTIMIZERS, Job
 from precision_time.job.precision import Precision
 
 FORMAT = "precision-time graph 1"

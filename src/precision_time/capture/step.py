@@ -18,6 +18,7 @@ from precision_time.capture.channels_last import convert, converted
 from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
 from precision_time.capture.intercept import region
 from precision_time.capture.limits import most_built
+from precision_time.capture.own_code import where
 from precision_time.capture.tracer import BudgetedBuild, Tracer, dtype_name
 from precision_time.errors import CaptureError, PrecisionTimeError
 from precision_time.zoo.workload import Workload
@@ -59,13 +60,13 @@ def capture(
         raise
     except NotImplementedError as error:
         raise CaptureError(
-            f"{name} runs an operator that has no shape rule on the meta device ({_first_line(error)}): "
+            f"{name} runs an operator that has no shape rule on the meta device ({_first_line(error)}){where(error)}: "
             "replace it, or keep it out of the training step"
         ) from error
     except RecursionError as error:
         raise CaptureError(f"{name} calls itself without end (RecursionError) when traced; correct it") from error
     except RuntimeError as error:
-        raise CaptureError(f"{name} could not be traced without data: {_first_line(error)}") from error
+        raise CaptureError(f"{name} could not be traced without data: {_first_line(error)}{where(error)}") from error
     except Exception as error:  # raised by the user's code
         raise CaptureError(f"{name} raised {type(error).__name__} when traced: {_first_line(error)}") from error
 

@@ -86,6 +86,9 @@ def traced_user_model(job: Job, precision: Precision, device_type: str = "cuda")
             channels_last=channels_last(job.memory_format, precision),
         )
         name, implementation = optimizer_of(outcome["optimizer"], device_type)
+    if "shape" in job.input:
+        loss = "loss of a module alone: the mean of what it returns"
+        graph = replace(graph, assumptions=(*graph.assumptions, loss))
     return UserModelStep(job.model, graph, name, implementation, outcome["batch"], dict(job.input))
 
 
@@ -141,10 +144,15 @@ def _load(path: Path) -> ModuleType:
 
 
 def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, int]:
+    shape = job.input.get("shape")
+    if inspect.isclass(function) and hasattr(function, "named_parameters"):
+        return _alone(job, function(), shape)
     accepted = inspect.signature(function).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
     keywords: dict[str, Any] = {}
     wanted = {**settle_lengths(job.input)[0], **({"batch_size": job.batch_size} if job.batch_size else {})}
+    if shape is not None and not {"shape", "batch_size"} & set(accepted) and not anything:
+        wanted = {}  # of a module alone
     for key, value in wanted.items():
         if key not in accepted and not anything:
             raise JobError(
@@ -153,6 +161,8 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
             )
         keywords[key] = value
     returned = function(**keywords)
+    if hasattr(returned, "named_parameters"):
+        return _alone(job, returned, shape)
     if isinstance(returned, Workload):
         return returned, "sgd", _batch(job, returned.inputs)
     if isinstance(returned, (tuple, list)):
@@ -177,6 +187,14 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
     if returned.get("targets") is not None:
         workload.inputs["__targets__"] = returned["targets"]
     return workload, returned.get("optimizer", "sgd"), _batch(job, named)
+
+
+def _alone(job: Job, module: Any, shape: Any) -> tuple[Workload, Any, int]:
+    """A module without inputs and a loss."""
+    from precision_time.capture.module_alone import sample_of, some_loss
+
+    sample = sample_of(job, shape)
+    return Workload(module, _named(sample), _loss(sample, some_loss(job.model), None)), "sgd", len(sample)
 
 
 def _named(inputs: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _by_predictor(options: Namespace, job: Job) -> str:
             f"data is known to predictor simulator only, not to {options.predictor}; leave out data or --predictor"
         )
     text, content = predict_by(options.predictor, options.trained, job)
-    return _json(content) if options.json else text
+    return _printed(content, text, options)
 
 
 def compare(options: Namespace) -> str:
@@ -132,14 +132,14 @@ def plan(options: Namespace) -> str:
         content, text = ask(options, job)
     else:
         content, text = run(options, job)
-    return _json(content) if options.json else text
+    return _printed(content, text, options)
 
 
 def layouts(options: Namespace) -> str:
     from precision_time.cli.planning import layouts as run
 
     content, text = run(options, one_job(options))
-    return _json(content) if options.json else text
+    return _printed(content, text, options)
 
 
 def walltime(options: Namespace) -> str:
@@ -147,7 +147,7 @@ def walltime(options: Namespace) -> str:
     from precision_time.cli.remote import walltime as there
 
     content, text = (here if options.server is None else there)(options, one_job(options))
-    return _json(content) if options.json else text
+    return _printed(content, text, options)
 
 
 def slurm(options: Namespace) -> str:
@@ -167,7 +167,7 @@ def _limits(options: Namespace, kind: str) -> str:
     if options.gpu is None:
         options.gpu = found.get("gpu")
     content, text = run(options, kind, one_job(options))
-    return _json(content) if options.json else text
+    return _printed(content, text, options)
 
 
 def evaluate(options: Namespace) -> str:
@@ -180,8 +180,7 @@ def evaluate(options: Namespace) -> str:
 def stagger(options: Namespace) -> str:
     from precision_time.cli.staggering import stagger as run
 
-    content, text = run(options)
-    return _json(content) if options.json else text
+    return _printed(*run(options), options)
 
 
 def search(options: Namespace) -> str:
@@ -191,7 +190,7 @@ def search(options: Namespace) -> str:
     job = job_of(options.source, {}, allow_code=options.allow_code) if names_job(options) else None
     check_outputs(options, [job] if job else [])
     content, text = run(options, job_flags(options), job)
-    return _json(content) if options.json else text
+    return _printed(content, text, options)
 
 
 def calibrate(options: Namespace) -> str:
@@ -203,7 +202,7 @@ def calibrate(options: Namespace) -> str:
         return _json(probe) if options.json else text
     jobs, axes = jobs_to_measure(options)
     content, text = run(options, jobs, axes.get("precision", []))
-    return _json(content) if options.json else text
+    return _printed(content, text, options)
 
 
 def measure(options: Namespace) -> str:
@@ -240,56 +239,50 @@ def fit(options: Namespace) -> str:
     from precision_time.cli.fitting import fit as run
 
     text = run(options)
-    return _json({"report": text}) if options.json else text
+    return _printed({"report": text}, text, options)
 
 
 def capture(options: Namespace) -> str:
     from precision_time.cli.capturing import capture as run
 
-    content, text = run(options)
-    return _json(content) if options.json else text
+    return _printed(*run(options), options)
 
 
 def skeleton(options: Namespace) -> str:
     from precision_time.capture.skeleton import skeleton as run
 
     text = run(options.file)
-    return _json({"text": text}) if options.json else text.rstrip("\n")
+    return _printed({"text": text}, text.rstrip("\n"), options)
 
 
 def record(options: Namespace) -> str:
     from precision_time.cli.recording import record as run
 
-    content, text = run(options)
-    return _json(content) if options.json else text
+    return _printed(*run(options), options)
 
 
 def store(options: Namespace) -> str:
     from precision_time.cli.recording import store as run
 
-    content, text = run(options)
-    return _json(content) if options.json else text
+    return _printed(*run(options), options)
 
 
 def serve(options: Namespace) -> str:
     from precision_time.cli.serving import serve as run
 
-    content, text = run(options)
-    return _json(content) if options.json else text
+    return _printed(*run(options), options)
 
 
 def zoo(options: Namespace) -> str:
     from precision_time.cli.listing import zoo as run
 
-    content, text = run(options)
-    return _json(content) if options.json else text
+    return _printed(*run(options), options)
 
 
 def gpus(options: Namespace) -> str:
     from precision_time.cli.listing import gpus as run
 
-    content, text = run(options)
-    return _json(content) if options.json else text
+    return _printed(*run(options), options)
 
 
 def completion(shell: str) -> str:
@@ -299,6 +292,11 @@ def completion(shell: str) -> str:
     if shell not in shtab.SUPPORTED_SHELLS:
         raise UsageError(f"the installed shtab has no {shell} completion; run pip install -U shtab")
     return str(shtab.complete(build_parser(for_completion=True), shell))
+
+
+def _printed(content: Any, text: str, options: Namespace) -> str:
+    """The content of a command's result as JSON, or its text."""
+    return _json(content) if options.json else text
 
 
 def _json(value: Any, indent: int | None = 2) -> str:

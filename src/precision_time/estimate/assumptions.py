@@ -67,6 +67,8 @@ def _adapters(job: Job, step: TrainingStep) -> str:
         return ""
     trained = round(step.layers.trainable_share * step.parameters)
     packed = "; dequantized at the rate of other casts" if job.quantized else ""
+    if job.quantized == "int8":
+        packed += ", products of 8 bits taken to last as long as those of 16"
     return f"{job.lora}: {trained:,} of {step.parameters:,} parameters are trained{packed}"
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from precision_time.bounded_cache import bounded
-from precision_time.capture.adapters import NF4_BYTES
 from precision_time.capture.graph import BYTES_PER_ELEMENT
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
@@ -35,8 +34,9 @@ from precision_time.estimate.memory import (
 )
 from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.estimate.unit_uses import Use, unit_parts, uses_of
+from precision_time.layout.options import Options
 from precision_time.layout.program import CONTEXT, TENSOR, Stage, StepProgram
-from precision_time.layout.step_program import EXPERT_DATA, Options
+from precision_time.layout.step_program import EXPERT_DATA
 from precision_time.layout.sweeps import kept_states, matrices_of
 from precision_time.timeline.pipeline import held_in_flight
 
@@ -111,7 +111,7 @@ class _Costs:
     def __init__(self, step: TrainingStep, program: StepProgram, options: Options, process_bytes: int) -> None:
         self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
         layout, precision = program.layout, step.precision
-        parts = unit_parts(step, options.framework, options.softmax_inputs)
+        parts = unit_parts(step, options.framework, options.softmax_inputs, options.recompute)
         self.zero, self.masters = layout.zero, precision.master_weights
         self.fsdp = layout.zero >= 2 and options.framework not in (_MEGATRON | _DEEPSPEED)
         self.weight = parts.weight_bytes
@@ -185,20 +185,29 @@ class _Costs:
         if zero >= 3 and masters and self.fsdp:
             # FSDP's MixedPrecision: the shard that is kept is the fp32 master itself.
             weights = self.weight * self._shared(frozen, 0, True)
-        offload = self.program.offload
+        offload, left = self.program.offload, self._left
         packed = self._shared(stage.packed_dense, stage.packed_expert, zero >= 3)
         leaves = offload is not None and offload.parameters and zero >= 3
-        weights = 0.0 if leaves else weights - (self.weight - NF4_BYTES) * packed
+        weights = 0.0 if leaves else weights - (self.weight - self.program.stored_bytes) * packed
+        if self.program.reference:
+            width = 4.0 if masters and self.fsdp else self.weight
+            reference = width * self._shared(stage.dense_elements, stage.expert_elements, zero >= 3)
+            weights += 0.0 if packed or frozen else reference  # with adapters it is the same model without them
         rows: dict[str, float] = {
             WEIGHTS: weights,
-            STATES: 0.0 if offload else self._states(stage, trained),
-            MASTERS: 4 * trained if masters and not offload else 0.0,
+            STATES: left * self._states(stage, trained) if left else 0.0,
+            MASTERS: left * 4 * trained if masters else 0.0,
             BUFFERS: self._buckets(stage),
         }
         if self.step.precision.fp8_scaling and self.options.framework != "megatron-bridge" and zero < 3:
             # Transformer Engine keeps an fp8 copy of every matrix and its transpose beside the half weights.
             rows[COPIES] = 2.0 * (stage.dense_elements + stage.expert_elements)
         return rows
+
+    @property
+    def _left(self) -> float:
+        """Share of the weights that the GPU updates itself."""
+        return 1.0 if self.program.offload is None else 1.0 - self.program.offload.ratio
 
     def _states(self, stage: Stage, trained: float) -> float:
         """Bytes of the optimizer's states. `trained`: elements of this rank's share."""
@@ -235,20 +244,19 @@ class _Costs:
 
     def _gradients(self, stage: Stage) -> float:
         """All gradients of the stage, as they are kept until the update; offloaded ones leave as they are reduced."""
-        if self.program.offload is not None and self.program.offload.reduces_each:
-            return 0.0
-        return self._gradient_width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
+        left = self._left if self.program.offload is not None and self.program.offload.reduces_each else 1.0
+        return left * self._gradient_width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
 
     def _update(self, stage: Stage) -> float:
         """Bytes of temporaries of the update, and of fp32 copies of half-precision gradients."""
-        if self.program.offload is not None:
+        if not self._left:
             return 0.0
         how = self.step.implementation or ("fused" if self.masters else "foreach")
         of_matrix = rule(self.step.optimizer).matrix
         how = "foreach" if of_matrix is not None and how == "fused" else how
         copied = self.masters and self.gradient < 4 and not self.fsdp
         copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or how != "fused")
-        trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
+        trained = self._left * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
         largest = max((self.largest_trained[i] for c in stage.chunks for i, _, _ in c.units), default=0)
         over = self.program.layout.shard_ranks if self.zero else 1
         one = 0

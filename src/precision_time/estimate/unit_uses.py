@@ -14,9 +14,10 @@ from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
 from precision_time.capture.training_step import TrainingStep
 from precision_time.layout.local_bytes import local_bytes
+from precision_time.layout.options import Options
 from precision_time.layout.program import Chunk, StepProgram
-from precision_time.layout.step_program import Options, shared_weights
-from precision_time.layout.unit_program import core_attention, saved_products
+from precision_time.layout.recomputation import recomputed_parts, saved_products
+from precision_time.layout.step_program import shared_weights
 
 
 class Use(NamedTuple):
@@ -50,7 +51,7 @@ class Use(NamedTuple):
         """Bytes kept for the backward pass."""
         if self.reruns:
             return self.lives.output + self.saved
-        return self.lives.kept - (self.lives.core if self.recompute == "selective" else 0)
+        return self.lives.kept - (self.lives.core if self.recompute != "none" else 0)
 
     @property
     def forward(self) -> int:
@@ -87,11 +88,13 @@ class UnitParts:
 
 
 @bounded()
-def unit_parts(step: TrainingStep, framework: str, softmax_inputs: bool) -> UnitParts:
-    """The units of a step. `softmax_inputs`: softmax keeps its input beside its output."""
+def unit_parts(step: TrainingStep, framework: str, softmax_inputs: bool, recompute: str) -> UnitParts:
+    """The units of a step. `softmax_inputs`: softmax keeps its input beside its output; `recompute`: the job's."""
     units, graph = step.layers.units, step.layers.graph
     sizes = local_bytes(step, framework)
-    lives = lifetimes(graph, units, sizes, tuple(core_attention(graph, unit) for unit in units), softmax_inputs)
+    lives = lifetimes(
+        graph, units, sizes, tuple(recomputed_parts(graph, unit, recompute) for unit in units), softmax_inputs
+    )
     largest_trained, weight, gradient = _widths(units)
     inputs = graph.skeleton.spans.category == Category.INPUTS
     return UnitParts(

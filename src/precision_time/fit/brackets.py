@@ -27,7 +27,8 @@ from precision_time.estimate.step_memory import step_memory
 from precision_time.fit.traced import family_of
 from precision_time.job.code import CodeRule
 from precision_time.job.job import Job
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.options import Options
+from precision_time.layout.step_program import step_program
 
 TABLE, BRACKETS = Path("published") / "memory_brackets.csv", Path("traced") / "brackets.parquet"
 _PART = Path("traced") / "brackets.part"

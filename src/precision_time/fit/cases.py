@@ -11,8 +11,9 @@ from precision_time.estimate.assemble import spread_terms
 from precision_time.estimate.spread import in_new_framework, widening
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
+from precision_time.layout.options import Options
 from precision_time.layout.program import StepProgram
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
 from precision_time.measurements.row import Row
 from precision_time.placement import cluster_of
 from precision_time.prediction import work_options

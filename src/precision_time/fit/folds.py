@@ -22,7 +22,7 @@ from precision_time.estimate.step_memory import step_memory
 from precision_time.fit.cases import Case
 from precision_time.fit.factors import fit
 from precision_time.fit.kernel_factors import Steps
-from precision_time.layout.step_program import Options
+from precision_time.layout.options import Options
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernel_factors import NO_FACTORS, KernelFactors

@@ -22,8 +22,15 @@ def check_together(job: Job, layout: Layout) -> None:
         raise JobError(
             f"recompute_method {job.recompute_method} needs a number of layers; set recompute_layers, such as 1"
         )
+    if job.offload_ratio != 1.0 and job.offload != "optimizer":
+        raise JobError(
+            f"offload_ratio {job.offload_ratio:g} goes with offload optimizer, not {job.offload or 'none'}; "
+            "set offload to optimizer, or leave offload_ratio out"
+        )
     if job.offload is not None:
         _check_offload(job, layout)
+    if job.reference and layout.pp > 1:
+        raise JobError(f"reference goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
     if job.quantized and job.lora is None:
         raise JobError(
             f"quantized {job.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
@@ -52,7 +59,10 @@ def _check_offload(job: Job, layout: Layout) -> None:
             f"offload {offload} is DeepSpeed's, and framework is {job.framework}, whose FSDP offloads parameters with "
             "their states; set offload to parameters, or framework to deepspeed"
         )
-    if layout.pp > 1:
-        raise JobError(f"offload {offload} goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
+    if layout.pp > 1 and weights:
+        raise JobError(
+            f"offload {offload} goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1, or offload "
+            "to optimizer"
+        )
     if optimizer in ("muon", "soap", "shampoo"):
         raise JobError(f"offload {offload} has no update of {optimizer} on CPUs; set optimizer to adamw")

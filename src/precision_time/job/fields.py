@@ -23,6 +23,11 @@ _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?"
 _SIZES = re.compile(r"[0-9]{1,18}(?:x[0-9]{1,18})+")
 
 
+def is_shape(text: str) -> bool:
+    """Whether text is sizes alone, as in "3x224x224"."""
+    return _SIZES.fullmatch(text.strip()) is not None
+
+
 def _parse_scalar(text: str) -> Scalar:
     text = text.strip()
     if _INT.fullmatch(text):

@@ -7,7 +7,6 @@ of the named model, which capture fills in.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Container, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -31,12 +30,12 @@ from precision_time.field_types import (
     structured,
     whole,
 )
-from precision_time.job import other_words
+from precision_time.job import choices, other_words
 from precision_time.job.anchors import parse_anchors
 from precision_time.job.check_together import check_together
 from precision_time.job.code import GIVEN, CodeRule, rule_of
 from precision_time.job.data import NO_DATA, Data, parse_data
-from precision_time.job.fields import Value, clean_fields, parse_fields
+from precision_time.job.fields import Value, clean_fields, is_shape, parse_fields
 from precision_time.job.layout import Layout
 from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.lora import QUANTIZED, Lora, parse_lora
@@ -48,46 +47,10 @@ from precision_time.reading import plain_mapping, plain_values, read_mapping
 DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"
 
-OPTIMIZERS = (
-    "sgd", "adam", "adamw", "adamw-8bit", "adafactor", "lion", "muon", "soap", "shampoo", "lamb", "lars", "novograd",
-    "rmsprop", "adagrad", "none",
-)  # fmt: skip
-OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
-LOSS_SCALES = ("dynamic", "static")
-MEMORY_FORMATS = ("nchw", "nhwc")
-ATTENTIONS = ("flash", "fused", "flash2", "triton", "math")
-OFFLOADS = ("optimizer", "optimizer-nvme", "parameters", "parameters-nvme")
-RECOMPUTES = ("none", "selective", "selective-ops", "full")
-RECOMPUTE_METHODS = ("block", "uniform", "every")
-FRAMEWORKS = (
-    "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan",
-    "internevo", "mxnet",
-)  # fmt: skip
-FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
-EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
-LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
-DTYPES = ("float32", "float16", "bfloat16", "float64")
-_DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-_RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective",
-                      "op": "selective-ops"}  # fmt: skip
-_OFFLOAD_ALIASES = {"cpu": "optimizer", "nvme": "optimizer-nvme", "all": "parameters"}
-_FORMAT_ALIASES = {"channels_last": "nhwc", "channels_last_3d": "nhwc", "contiguous": "nchw"}
-
-
-_VERSION = re.compile(r"([1-9])\.([0-9]{1,2})(?:[.+a-z].{0,40})?")
-
-
-def torch_version(field: str, value: Any) -> str:
-    """The first two numbers of a version: "1.12" of "1.12.1+cu113"."""
-    found = _VERSION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
-        raise JobError(f'{field} {show(value)} is no version of PyTorch; give text in quotes such as "1.12" or "2.9"')
-    return f"{found[1]}.{int(found[2])}"
-
 
 def _mapping(field: str, value: Any) -> dict[str, Value]:
     if isinstance(value, str):
-        return parse_fields(value, field)
+        return parse_fields(f"shape={value}" if is_shape(value) and field == "input" else value, field)
     if not isinstance(value, Mapping):
         raise JobError(f"{field} must be a mapping, not {show(value)}; for example {field}: {{seq_len: 128}}")
     return clean_fields(value, field)
@@ -159,14 +122,16 @@ class Job:
     device: str | None = option(None, optional(TEXT), "YAML file that adds a GPU, node or fabric")
     layout: str = option(
         "dp",
-        structured("layout", _as_given, LAYOUTS),
+        structured("layout", _as_given, choices.LAYOUTS),
         "parallel layout: dp, fsdp, hsdp=8, zero1, zero2 or degrees as in tp=8,pp=4,sp=1,zero=1 (dp follows from gpus)",
     )
     optimizer: str | None = option(
-        None, optional(choice(OPTIMIZERS)), "optimizer (default: the model's); none: forward and backward only"
+        None, optional(choice(choices.OPTIMIZERS)), "optimizer (default: the model's); none: forward and backward only"
     )
     optimizer_impl: str | None = option(
-        None, optional(choice(OPTIMIZER_IMPLS)), "optimizer kernels (default: foreach; fused with master weights)"
+        None,
+        optional(choice(choices.OPTIMIZER_IMPLS)),
+        "optimizer kernels (default: foreach; fused with master weights)",
     )
     clip_norm: float | None = option(
         None,
@@ -175,15 +140,15 @@ class Job:
     )
     loss_scale: str = option(
         "dynamic",
-        choice(LOSS_SCALES),
+        choice(choices.LOSS_SCALES),
         "loss scaling where the precision has it; static: the host never waits for overflows",
     )
-    memory_format: str = option("nchw", choice(MEMORY_FORMATS, _FORMAT_ALIASES), "image layout")
-    attention: str = option("flash", choice(ATTENTIONS), "attention kernel")
+    memory_format: str = option("nchw", choice(choices.MEMORY_FORMATS, choices.FORMAT_ALIASES), "image layout")
+    attention: str = option("flash", choice(choices.ATTENTIONS), "attention kernel")
     recompute: str = option(
         "none",
-        choice(RECOMPUTES, _RECOMPUTE_ALIASES),
-        "activations recomputed in the backward pass; selective: inside attention; selective-ops: all but products",
+        structured("text", choices.recompute_of, choices.RECOMPUTES),
+        "recomputed activations; selective: inside attention; selective-ops: all but products; or parts by name",
     )
     recompute_layers: int | None = option(
         None,
@@ -192,28 +157,36 @@ class Job:
     )
     recompute_method: str | None = option(
         None,
-        optional(choice(RECOMPUTE_METHODS)),
+        optional(choice(choices.RECOMPUTE_METHODS)),
         "with recompute_layers N: block (N of each stage, default), uniform (in groups of N), every (each N-th)",
     )
     offload: str | None = option(
         None,
-        optional(choice(OFFLOADS, _OFFLOAD_ALIASES)),
+        optional(choice(choices.OFFLOADS, choices.OFFLOAD_ALIASES)),
         "kept and updated on the host or its NVMe: states of the optimizer, or these and sharded parameters",
     )
-    execution: str = option("eager", choice(EXECUTIONS), "how the step is run")
+    offload_ratio: float = option(
+        1.0, number(1e-6, 1), "share of the weights whose states offload optimizer keeps and updates on the host"
+    )
+    reference: bool = option(
+        False, SWITCH, "a frozen copy (with lora: the model without adapters) runs forward on each batch too, as in DPO"
+    )
+    execution: str = option("eager", choice(choices.EXECUTIONS), "how the step is run")
     framework: str = option(
         "pytorch",
-        choice(FRAMEWORKS, FRAMEWORK_ALIASES),
+        choice(choices.FRAMEWORKS, choices.FRAMEWORK_ALIASES),
         "framework, which decides fused kernels and communication overhead",
     )
     torch: str | None = option(
         None,
-        optional(structured("text", torch_version)),
+        optional(structured("text", choices.torch_version)),
         "version of PyTorch as text (default: a current one), which decides some kernels",
     )
     no_sync: bool = option(True, SWITCH, "reduce gradients once per step (false: after every micro-step)")
     communication_dtype: str | None = option(
-        None, optional(choice(DTYPES, _DTYPE_ALIASES)), "dtype of reduced gradients (default: the precision's)"
+        None,
+        optional(choice(choices.DTYPES, choices.DTYPE_ALIASES)),
+        "dtype of reduced gradients (default: the precision's)",
     )
     anchors: tuple[str, ...] = option(
         (),
@@ -402,7 +375,9 @@ class Job:
         if self.data:
             parts.append(f"data from {self.data.storage or 'a given storage'}")
         if self.offload is not None:
-            parts.append(f"offload {self.offload}")
+            parts.append(f"offload {self.offload}{f' of {self.offload_ratio:g}' if self.offload_ratio < 1 else ''}")
+        if self.reference:
+            parts.append("with a reference model")
         for name in ("optimizer", "memory_format", "attention", "execution"):
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:

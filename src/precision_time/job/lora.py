@@ -13,20 +13,28 @@ from precision_time.field_types import apply_checks, number, option, present_fie
 from precision_time.job.fields import parse_fields
 
 ALL_LINEAR, ATTENTION = "all-linear", "attention"
-QUANTIZED = ("nf4",)
-"""Formats of frozen weights."""
+QUANTIZED = ("nf4", "fp4", "int8")
+"""Formats of frozen weights, all of bitsandbytes: 4 bits with constants quantized twice, or LLM.int8()."""
 _MOST_TARGETS, _LONGEST = 100, 100
 
 
-def _targets(field: str, value: Any) -> tuple[str, ...]:
+def _layers(field: str, value: Any) -> tuple[str, ...]:
     names = tuple(value.split(",")) if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise JobError(f"{field} must be a list of layers, not {show(value)}; for example {field}: [q_proj, v_proj]")
     names = tuple(dict.fromkeys(name.strip() for name in names))
     if not 1 <= len(names) <= _MOST_TARGETS or not all(0 < len(name) <= _LONGEST for name in names):
-        raise JobError(f"{field} {show(value)} names no layer, or too many; give all-linear, attention or names")
+        raise JobError(f"{field} {show(value)} names no layer, or too many; give names, or of targets all-linear")
+    return names
+
+
+def _targets(field: str, value: Any) -> tuple[str, ...]:
     words = {"all_linear": ALL_LINEAR, "all": ALL_LINEAR}
-    return tuple(words.get(name.lower(), name) for name in names)
+    return tuple(words.get(name.lower(), name) for name in _layers(field, value))
+
+
+def _saved(field: str, value: Any) -> tuple[str, ...]:
+    return _layers(field, value) if value else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,9 @@ class Lora:
         structured("list", _targets),
         "layers with an adapter: all-linear (those of all blocks), attention, or names such as q_proj, v_proj",
     )
+    modules_to_save: tuple[str, ...] = option(
+        (), structured("list", _saved), "modules trained whole beside adapters, such as embed_tokens, lm_head"
+    )
     dropout: float = option(0.0, number(1e-6, 0.999999, zero=True), "dropout of what goes into an adapter")
 
     def __post_init__(self) -> None:
@@ -47,11 +58,14 @@ class Lora:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
-        return {name: list(value) if name == "targets" else value for name, value in present_fields(self).items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in present_fields(self).items()
+        }
 
     def __str__(self) -> str:
         dropout = f", dropout {self.dropout:g}" if self.dropout else ""
-        return f"LoRA of rank {self.rank} on {' '.join(self.targets)}{dropout}"
+        whole = f", {' '.join(self.modules_to_save)} whole" if self.modules_to_save else ""
+        return f"LoRA of rank {self.rank} on {' '.join(self.targets)}{whole}{dropout}"
 
 
 LORA_FIELDS = tuple(item.name for item in dataclasses.fields(Lora))

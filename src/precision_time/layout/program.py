@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from precision_time.capture.adapters import NF4_BYTES
 from precision_time.job.layout import Layout
 from precision_time.layout.segment import OpSignatures, Segment
 
@@ -41,7 +40,7 @@ class UnitProgram:
     weight_elements  parameters held if nothing is sharded over data-parallel ranks; `expert_elements` of them belong to
                      experts and are replicated over fewer ranks
     trainable        of the dense and the expert ones, those with gradients
-    packed           of the dense and the expert ones, those stored in 4 bits
+    packed           of the dense and the expert ones, those stored in fewer bits
     """
 
     name: str
@@ -114,6 +113,7 @@ class Stage:
 class Offload:
     """What a rank keeps and updates on its host.
 
+    ratio         share of the weights whose states are there; the others are updated on the GPU
     parameters    also the weights, of which every pass fetches its share; `nvme`: on NVMe drives
     trained_elements, held_elements   of the rank's share: updated; of all weights
     state_bytes, update_bytes         per updated element: kept (states, master weights); moved by the CPUs in an update
@@ -121,6 +121,7 @@ class Offload:
     reduces_each  gradients leave after every micro-batch, as they are reduced; else once a step
     """
 
+    ratio: float
     parameters: bool
     nvme: bool
     trained_elements: float
@@ -162,12 +163,16 @@ class StepProgram:
     broadcast_bytes: int = 0
     length_spread: float = 0.0
     offload: Offload | None = None
+    stored_bytes: float = 0.0
+    """Of an element that is stored in fewer bits."""
+    reference: bool = False
+    """Units hold the forward pass of a frozen model too, whose weights are sharded as the trained ones."""
     unit_kinds: OpSignatures | None = None
     """The first of `kinds`, to which all units refer; None: all of them."""
 
     def gathered_bytes(self, elements: int, packed: int) -> float:
-        """Bytes on the wire of weights, `packed` of which are stored and sent in 4 bits."""
-        return self.weight_bytes * elements - (self.weight_bytes - NF4_BYTES) * packed
+        """Bytes on the wire of weights, `packed` of which are stored and sent in fewer bits."""
+        return self.weight_bytes * elements - (self.weight_bytes - self.stored_bytes) * packed
 
     @property
     def reductions(self) -> int:

@@ -19,10 +19,11 @@ from precision_time.capture.graph import (
 )
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import rule
+from precision_time.capture.quantized_weights import STORED_BYTES
 from precision_time.capture.training_step import TrainingStep
-from precision_time.job.job import Job
 from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
 from precision_time.layout.buckets import stage_buckets
+from precision_time.layout.options import Options
 from precision_time.layout.program import (
     CONTEXT,
     DATA,
@@ -36,12 +37,11 @@ from precision_time.layout.program import (
     StepProgram,
     UnitProgram,
 )
-from precision_time.layout.segment import OpSignatures, Segment
+from precision_time.layout.recomputation import check_modules
+from precision_time.layout.segment import OpSignatures, Segment, joined_segments
 from precision_time.layout.stages import chunks_of, cut_into_parts
 from precision_time.layout.sweeps import Cut, Held, Updates, sweeps, updates_of
 from precision_time.layout.unit_program import (
-    SECOND_PRODUCTS,
-    UNTIL_SAVED,
     SignatureTable,
     gradient_copies,
     plain_unit,
@@ -52,55 +52,6 @@ REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
 _ACCUMULATES_IN_PRODUCTS = frozenset({"megatron", "megatron-bridge"})
 """Frameworks whose weight-gradient products add to the existing gradient (Megatron-LM's
 gradient_accumulation_fusion)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Fields of a job beside its layout that decide the program: micro-batches, recomputation, dtypes on the wire."""
-
-    micro_batches: int
-    recompute: str = "none"
-    recompute_layers: int | None = None
-    communication_dtype: str | None = None
-    framework: str = "pytorch"
-    loss_scale: str = "dynamic"
-    no_sync: bool = True
-    softmax_inputs: bool = False
-    zeroes_gradients: bool = False
-    stops_recomputing: bool = False
-    recompute_method: str | None = None
-    offload: str | None = None
-
-    @property
-    def repeated(self) -> str:
-        """What of a block runs again in the backward pass, as `unit_program` names it."""
-        if self.recompute == "full" and self.stops_recomputing:
-            return UNTIL_SAVED
-        return SECOND_PRODUCTS if self.saves_products else self.recompute
-
-    @property
-    def saves_products(self) -> bool:
-        """Whether torchtitan's policy decides what is kept: by name, or because its step is selective."""
-        by_framework = self.recompute == "selective" and self.framework == "torchtitan"
-        return by_framework or self.recompute == "selective-ops"
-
-    @classmethod
-    def of(cls, job: Job) -> Options:
-        """The options of a job."""
-        return cls(
-            job.grad_accum,
-            job.recompute,
-            job.recompute_layers,
-            job.communication_dtype,
-            job.framework,
-            job.loss_scale,
-            job.no_sync,
-            job.keeps_softmax_inputs,
-            job.zeroes_gradients,
-            job.stops_recomputing,
-            job.recompute_method,
-            job.offload,
-        )
 
 
 def groups(layout: Layout) -> dict[str, tuple[int, int]]:
@@ -147,15 +98,19 @@ class _Units:
 
 
 def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepProgram:
-    """The program of one optimizer step."""
+    """The program of one optimizer step. Raises `JobError` for a part to recompute that the model lacks."""
+    check_modules(step.layers.graph.skeleton, step.layers.units, options.recompute, step.layers.graph.name)
     adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
-    over, expert_over = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
+    left = 1.0 - options.offload_ratio if options.offload else 1.0  # what the GPU updates
+    shards = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
+    over, expert_over = (ranks / (left or 1.0) for ranks in shards)
     replicated = layout.data_ranks > 1
     wire = options.communication_dtype if replicated else None
     copied = replicated and layout.zero >= 2
     divides = options.framework in ("pytorch", "mxnet")  # as they copy into buckets
     ddp = replicated and divides and not layout.zero
     units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.repeated, copied, wire if copied else None)
+    units = _with_reference(units) if options.reference else units
     cut = Cut(
         layout.pp,
         layout.vpp,
@@ -171,7 +126,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         buckets=ddp,
         wire=None if copied else wire,
     )
-    updates = updates_of(step) if options.offload is None else replace(updates_of(step), optimizer="none")
+    updates = updates_of(step) if left else replace(updates_of(step), optimizer="none")
     stages, more = _stages(updates, step.layers.order, units, cut)
     weight, gradient = _wire(step, options)
     unit_kinds = _of_graphs(step, units.more)
@@ -192,9 +147,20 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         buckets=stage_buckets(step.layers.units, stages[0].chunks, wire) if ddp and layout.pp == 1 else Buckets(),
         broadcast_bytes=step.layers.graph.buffer_bytes if ddp else 0,
         length_spread=step.length_spread,
-        offload=_offload(step, layout, options, stages[0], (weight, gradient)),
+        offload=_offload(step, layout, options, max(stages, key=_trained), (weight, gradient)),
+        stored_bytes=_stored_bytes(step.layers.units),
+        reference=options.reference,
         unit_kinds=unit_kinds,
     )
+
+
+@bounded(budget=STRUCTURES)
+def _stored_bytes(units: tuple[Unit, ...]) -> float:
+    return next((STORED_BYTES[p.packed] for unit in units for p in unit.parameters if p.packed), 0.0)
+
+
+def _trained(stage: Stage) -> int:
+    return stage.dense_trainable + stage.expert_trainable
 
 
 _CPU_KERNELS = frozenset({"deepspeed", "megatron-deepspeed"})
@@ -214,9 +180,10 @@ def _offload(
     fused = options.framework in _CPU_KERNELS or step.implementation == "fused"
     moved = sum(width * (p.reads + p.writes) for p in (chosen.fused if fused else chosen.passes))
     return Offload(
+        ratio=options.offload_ratio,
         parameters=options.offload.startswith("parameters"),
         nvme=options.offload.endswith("nvme"),
-        trained_elements=stage.dense_trainable / over + stage.expert_trainable / expert_over,
+        trained_elements=options.offload_ratio * (stage.dense_trainable / over + stage.expert_trainable / expert_over),
         held_elements=stage.dense_elements / over + stage.expert_elements / expert_over,
         state_bytes=chosen.state_bytes(width) + (4.0 if masters else 0.0),
         update_bytes=moved + (wire[0] if masters else 0.0),
@@ -254,6 +221,20 @@ def _divided_units(step: TrainingStep, inside: _Inside, recompute: str, copied: 
         for unit in step.layers.units
     )
     return _Units(programs, _remembered(tuple(kinds.index)), kinds)
+
+
+@bounded(UnitProgram, OpSignatures, budget=STRUCTURES)
+def _with_reference(units: _Units) -> _Units:
+    """The same with the forward pass of a frozen model before that of each unit. (The model runs whole before; only
+    the order of equal work differs.)"""
+    programs = tuple(
+        replace(
+            unit, forward=joined_segments((unit.forward, unit.forward)).all,
+            forward_collectives=unit.forward_collectives * 2,
+        )
+        for unit in units.programs
+    )  # fmt: skip
+    return replace(units, programs=programs)
 
 
 @bounded(OpSignatures)

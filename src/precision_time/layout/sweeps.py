@@ -30,13 +30,13 @@ class Cut:
 
     pp: int
     vpp: int
-    over: int
-    expert_over: int
+    over: float
+    expert_over: float
     recompute: str
     recompute_layers: int | None
     recompute_method: str | None
     accumulates: bool
-    sums: int
+    sums: float
     """Ranks that share the accumulated gradients: 1 below ZeRO 2, where every rank keeps all of them."""
     loss_scale: str
     averages: bool
@@ -188,7 +188,7 @@ _sweep_tail = bounded()(sweep_tail)
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Trainable parameters of a unit: (elements, whether of an expert, how many of this size), and the first of
-    them; elements of all parameters, of experts and others, and those of them that are stored in 4 bits."""
+    them; elements of all parameters, of experts and others, and those of them that are stored in fewer bits."""
 
     sizes: tuple[tuple[int, bool, int], ...]
     first: Parameter | None
@@ -228,7 +228,9 @@ MOST_MATRICES = 2_048
 """Most matrices that a rank updates one by one; every one has up to 23 operators, which a step lists."""
 
 
-def matrices_of(units: Sequence[Unit], held: Iterable[tuple[int, int]], over: int, expert_over: int) -> list[Matrix]:
+def matrices_of(
+    units: Sequence[Unit], held: Iterable[tuple[int, int]], over: float, expert_over: float
+) -> list[Matrix]:
     """The matrices that one of `over` ranks updates, each whole, of units held so many times. Raises `JobError`
     where there are more than `MOST_MATRICES`."""
     counts: dict[tuple[int, int, bool], int] = {}

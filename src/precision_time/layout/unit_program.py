@@ -10,12 +10,13 @@ import numpy as np
 
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import OpGraph, OpSignature, Phase, Skeleton, TensorSpec
-from precision_time.capture.layers import AFTER, BEFORE, Unit, as_traced
+from precision_time.capture.layers import Unit, as_traced
 from precision_time.capture.optimizer import Sweep, sweep_kind
 from precision_time.capture.training_step import TrainingStep
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
-from precision_time.layout.program import CONTEXT, TENSOR, CollectiveOp, UnitProgram
+from precision_time.layout.program import UnitProgram
+from precision_time.layout.recomputation import SECOND_PRODUCTS, exchanged_again, is_block, modules_of, recomputed
 from precision_time.layout.segment import Indices, Segment
 from precision_time.layout.sweeps import sizes_of
 
@@ -54,7 +55,7 @@ def unit_program(
         recompute=again,
         forward_collectives=collectives.forward,
         backward_collectives=collectives.backward,
-        recompute_collectives=_exchanged_again(collectives.forward, recompute) if _is_block(unit) else (),
+        recompute_collectives=exchanged_again(collectives.forward, recompute) if is_block(unit) else (),
         attention=attention,
     )
 
@@ -72,7 +73,7 @@ def _plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, 
         name=unit.name,
         forward=_own_segment(graph, unit, "forward"),
         backward=_own_segment(graph, unit, "backward").then(copies, Phase.BACKWARD),
-        recompute=_own_segment(graph, unit, "forward" if recompute == "full" and _is_block(unit) else recompute),
+        recompute=_own_segment(graph, unit, "forward" if recompute == "full" and is_block(unit) else recompute),
         forward_collectives=(),
         backward_collectives=(),
         recompute_collectives=(),
@@ -86,10 +87,6 @@ def _plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, 
     )
 
 
-def _is_block(unit: Unit) -> bool:
-    return unit.name not in (BEFORE, AFTER)
-
-
 def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, ...]:
     """Operators that sort the tokens received from other ranks by expert, and back (Megatron-LM's
     `sort_chunks_by_idxs`); the backward pass has the same."""
@@ -100,84 +97,6 @@ def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, .
     tokens = TensorSpec((rows, routed.shape[1]), routed.dtype)
     kind = OpSignature("aten.index_select", (tokens, TensorSpec((rows,), "int64")), (tokens,), (("dim", 0),))
     return (kind, kind)
-
-
-UNTIL_SAVED, SECOND_PRODUCTS = "until saved", "second products"
-"""Further modes of recomputation beside those of a job:
-
-until saved       PyTorch's checkpoint without reentrant autograd stops "as soon as it has computed all needed Tensors"
-                  (torch/utils/checkpoint.py, set_checkpoint_early_stop), before a block's last product and sum
-second products   the same, of torchtitan's selective mode: what its policy saves does not run again, which is fused
-                  attention and every product but each second (torchtitan/models/llama3/parallelize.py, _save_list);
-                  fp8 products are not on its list
-"""
-
-
-def _recomputed(graph: Skeleton, unit: Unit, mode: str) -> tuple[int, ...]:
-    """Forward calls that run again in the backward pass.
-
-    Selective recomputation runs what lies between the projections of attention again: scores, softmax, dropout and
-    their product with the values (arXiv:2205.05198), or the fused kernel that replaces them.
-    """
-    if not _is_block(unit) or mode == "none":
-        return ()
-    if mode in (UNTIL_SAVED, SECOND_PRODUCTS):
-        needed = _until_saved(graph, unit)
-        return needed if mode == UNTIL_SAVED else _without_saved_products(graph, needed)
-    return unit.forward if mode == "full" else _core_attention(graph, unit)
-
-
-@bounded(budget=STRUCTURES)
-def _until_saved(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
-    """Forward calls up to the last that writes what the unit's backward pass reads. A product saves what it reads
-    before it runs."""
-    written = graph.spans.born[graph.calls.read_by(unit.backward)]
-    needed = written[np.isin(written, np.array(unit.forward))]
-    return tuple([i for i in unit.forward if i <= needed.max(initial=-1)])
-
-
-def _without_saved_products(graph: Skeleton, calls: Sequence[int]) -> tuple[int, ...]:
-    saved = saved_products(graph, calls)
-    return tuple([i for i in calls if i not in saved])
-
-
-def saved_products(graph: Skeleton, calls: Sequence[int]) -> set[int]:
-    """Those of some forward calls whose results torchtitan's policy keeps."""
-    names = {i: graph.names[graph.calls.kind[i]] for i in calls}
-    saved = {i for i, name in names.items() if name == "pt.attention"}
-    saved.update([i for i, name in names.items() if name == "aten.mm"][::2])
-    return saved
-
-
-def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[CollectiveOp, ...]:
-    """Collectives that recomputation repeats: all with `full`, keys and values of other ranks with `selective`."""
-    if mode == "full":
-        return forward
-    if mode == UNTIL_SAVED:  # not what leaves the block's last product
-        last = max((i for i, e in enumerate(forward) if e.group == TENSOR), default=None)
-        return tuple(e for i, e in enumerate(forward) if i != last)
-    if mode == SECOND_PRODUCTS:  # torchtitan saves the results of reductions and of attention
-        return tuple(e for e in forward if e.group == TENSOR and e.collective == "all_gather")
-    return tuple(e for e in forward if e.group == CONTEXT) if mode == "selective" else ()
-
-
-def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
-    """Forward calls from the scores to the context of every attention in the unit."""
-    return _core_attention(*as_traced(graph.skeleton, unit))
-
-
-@bounded(budget=STRUCTURES)
-def _core_attention(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
-    calls: list[int] = []
-    inside = False
-    kinds, modules = graph.calls.kind.tolist(), graph.calls.module.tolist()
-    for i in unit.forward:
-        name = graph.names[kinds[i]]
-        own = graph.modules[modules[i]].endswith("attention")
-        inside = own and (inside or name in ("aten.bmm", "pt.attention"))
-        if inside:
-            calls.append(i)
-    return tuple(calls)
 
 
 def _attention_calls(graph: Skeleton, unit: Unit) -> list[int]:
@@ -259,7 +178,7 @@ def _calls(graph: Skeleton, unit: Unit, name: str) -> tuple[Sequence[int], Indic
     Views before the first of repeated calls in a row are not repeated: they shape results that are kept. With a batch
     of one they stand for copies, which are not repeated either.
     """
-    calls: Sequence[int] = getattr(unit, name) if name in ("forward", "backward") else _recomputed(graph, unit, name)
+    calls: Sequence[int] = getattr(unit, name) if name in ("forward", "backward") else recomputed(graph, unit, name)
     at = np.array(calls, dtype=np.intp)
     views = graph.calls.views[at]
-    return calls, views * (np.diff(at, prepend=-2) == 1) if name in ("selective", SECOND_PRODUCTS) else views
+    return calls, views * (np.diff(at, prepend=-2) == 1) if name == SECOND_PRODUCTS or modules_of(name) else views

@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 
 from precision_time.errors import JobError, PrecisionTimeError
+from precision_time.job import Job
+from precision_time.job.choices import FRAMEWORK_ALIASES, FRAMEWORKS
 from precision_time.job.code import CodeRule
 from precision_time.job.fields import Value, parse_fields
-from precision_time.job.job import FRAMEWORK_ALIASES, FRAMEWORKS, Job
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES

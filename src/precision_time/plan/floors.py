@@ -33,7 +33,8 @@ class Work:
         """The work of a job's run in a precision at a global batch, whatever the GPUs; recomputation is not in it."""
         one = job.replace(
             gpus=1, nodes=None, node=None, system=None, layout="dp", precision=precision, recompute="none",
-            grad_accum=1, epochs=None, samples=None, steps=1,
+            recompute_layers=None, recompute_method=None, offload=None, offload_ratio=1.0, grad_accum=1, epochs=None,
+            samples=None, steps=1,
         )  # fmt: skip
         try:
             step = predict(one)

@@ -25,6 +25,7 @@ from typing import Any
 
 from precision_time.capture.captured_model import resolve
 from precision_time.errors import JobError
+from precision_time.job.choices import RECOMPUTES
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
 from precision_time.zoo.parallel import SPLITS, indivisible, whole_config
@@ -83,6 +84,8 @@ def arranged(
         return
     parts = Parts.of(job, node_gpus)
     levels = ("none", *(("selective",) if parts.unfused else ()), "full") if parts.blocks > 1 else ("none",)
+    if job.recompute not in RECOMPUTES:  # parts by name
+        levels = (*levels, job.recompute)
     for layout in layouts_of(parts, gpus, node_gpus):
         try:
             placed = job.replace(gpus=gpus, layout=layout.text())

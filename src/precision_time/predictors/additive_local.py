@@ -20,9 +20,10 @@ from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
 from precision_time.job.code import GIVEN, check_code, is_code
 from precision_time.job.job import Job
+from precision_time.layout.options import Options
 from precision_time.layout.program import DATA, TENSOR, Stage, StepProgram, UnitProgram
 from precision_time.layout.segment import OpSignatures, Segment
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
 from precision_time.predictors.additive_equations import Sent
 
 Counts = NDArray[np.float64]

@@ -21,9 +21,10 @@ from precision_time.errors import PredictorError
 from precision_time.fit.traced import family_of
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
+from precision_time.layout.options import Options
 from precision_time.layout.program import CollectiveOp, StepProgram
 from precision_time.layout.segment import OpSignatures, Segment
-from precision_time.layout.step_program import Options, step_program
+from precision_time.layout.step_program import step_program
 from precision_time.placement import cluster_of
 from precision_time.prediction import work_options
 from precision_time.predictors.kernel_sizes import kernel_sizes

@@ -146,5 +146,6 @@ def _stage_end(timed: TimedProgram, index: int, seconds: _StageSeconds, played: 
     copies = (sweeps.into_buckets.seconds + sweeps.out_of_buckets.seconds) * program.reductions
     broadcast = timed.broadcast_s * program.reductions
     end = float(played.stage_end_s[index]) + broadcast + copies + reduced + sweeps.tail_s + gathered
+    end += timed.offload.update_s  # of the stage that trains most
     sent = reduce + broadcast + (2 * program.micro_batches * data.gather_s if layout.zero >= 3 else gather)
     return _StageEnd(end, reduced + gathered + broadcast, sent)

@@ -176,6 +176,8 @@ class _Step:
             ready = 0.0
             if gathers_each or gathers_first:
                 freed = rank.ended[-2] if gathers_each and place > 1 else updated
+                if gathers_each and self.program.reference:
+                    self._gather(unit, freed)
                 ready = self._gather(unit, freed)
             self._pass(unit, "forward", ready)
 

@@ -71,7 +71,7 @@ NOT_OFFLOADED = OffloadTimes()
 
 
 def offload_times(program: StepProgram, cluster: Cluster, forward_s: float, backward_s: float) -> OffloadTimes:
-    """Of a program with one stage; `forward_s` and `backward_s`: compute of a micro-batch that copies hide behind."""
+    """Of the stage that trains most; `forward_s` and `backward_s`: compute of a micro-batch that copies hide behind."""
     offload = program.offload
     if offload is None:
         return NOT_OFFLOADED

@@ -177,7 +177,8 @@ def time_program(
 def _offload(program: StepProgram, cluster: Cluster, units: tuple[UnitTimes, ...]) -> OffloadTimes:
     if program.offload is None:
         return NOT_OFFLOADED
-    rows = [row for chunk in program.stages[0].chunks for row in chunk.units]
+    stage = max(program.stages, key=lambda stage: stage.dense_trainable + stage.expert_trainable)
+    rows = [row for chunk in stage.chunks for row in chunk.units]
     forward = sum(repeat * units[i].forward.seconds for i, repeat, _ in rows)
     backward = sum(repeat * units[i].backward.seconds + again * units[i].recompute.seconds for i, repeat, again in rows)
     return offload_times(program, cluster, forward, backward)

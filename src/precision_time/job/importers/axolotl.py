@@ -10,7 +10,8 @@ from precision_time.errors import JobError
 from precision_time.job.importers.huggingface import ATTENTIONS, take_fsdp, take_optimizer
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
-from precision_time.job.importers.peft import FULL_TRAINED, take_bits, take_lora
+from precision_time.job.importers.peft import take_bits, take_lora
+from precision_time.job.importers.preferences import take_pairs
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
@@ -36,6 +37,12 @@ _NO_EFFECT = frozenset(
 )
 _PREFIXES = ("special_tokens", "added_tokens", "gradient_checkpointing_kwargs", "wandb_", "comet_", "hub_", "mlflow_",
              "trackio_", "gradio_", "tokens")  # fmt: skip
+_LORA = {
+    "rank": "lora_r", "targets": "lora_target_modules", "dropout": "lora_dropout", "use_dora": "peft_use_dora",
+    "modules_to_save": "lora_modules_to_save", "target_parameters": "lora_target_parameters", "bias": "lora_bias",
+}  # fmt: skip
+_PREFERENCES = {"dpo": True, "ipo": True, "orpo": False, "simpo": False}
+"""Losses of pairs of sequences, and whether a reference is compared with."""
 _ADAPTER = NO_EFFECT
 _KERNELS_OF_ADAPTERS = "fused kernels of adapters are not modelled; the step takes less time than predicted"
 _ON = {
@@ -93,7 +100,7 @@ def _adapter(reader: Reader, fields: dict[str, Any], adapter: str) -> None:
     if adapter in ("lora", "qlora"):
         if reader.on("lora_target_linear"):
             reader.left["lora_target_modules"] = ["all-linear"]
-        take_lora(reader, fields, {"rank": "lora_r", "targets": "lora_target_modules", "dropout": "lora_dropout"})
+        take_lora(reader, fields, _LORA)
         take_bits(reader, fields, "load_in_4bit", "load_in_8bit")
         if adapter == "qlora" and "lora" in fields:
             fields["quantized"] = "nf4"
@@ -101,7 +108,6 @@ def _adapter(reader: Reader, fields: dict[str, Any], adapter: str) -> None:
         reader.undecided["lora"] = f"adapter {adapter} has no model here"
     else:
         reader.refuse("needs adapter lora", "lora_r")
-    reader.refuse(FULL_TRAINED, "lora_modules_to_save")
     reader.refuse(
         _KERNELS_OF_ADAPTERS, *reader.where(lambda name: name.startswith("lora_") and name.endswith("_kernel"))
     )
@@ -195,8 +201,16 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     plugins = reader.take("plugins", several=True)
     if plugins:
         reader.not_taken["plugins"] = "plugins are not modelled; they may change kernels and memory"
-    if rl := reader.take("rl"):
-        raise JobError(f"rl {show(rl)} trains with samples that a model makes, which is not modelled; remove it")
+    if rl := reader.text("rl"):
+        if rl not in _PREFERENCES:
+            known = ", ".join(_PREFERENCES)
+            raise JobError(
+                f"rl {show(rl)} is not predicted (it generates text, or has a loss of its own); give {known}"
+            )
+        without = reader.on("precompute_ref_log_probs")
+        take_pairs(reader, fields, _PREFERENCES[rl] and not without, 1)
+    inert = reader.where(lambda name: name.startswith(("dpo_", "rl_", "simpo_", "orpo_")))
+    reader.refuse(NO_EFFECT, *inert)
 
 
 def _run(reader: Reader, fields: dict[str, Any]) -> None:

@@ -199,13 +199,13 @@ def _offloading(reader: Reader, fields: dict[str, Any], stage: str) -> None:
     """Sets `offload`: of parameters (stage 3 alone) with the optimizer, or of the optimizer's states."""
     zero = "zero_optimization."
     devices: dict[str, str] = {}
+    ratios: dict[str, Any] = {}
     for what, old in (("optimizer", "cpu_offload"), ("param", "cpu_offload_params")):
         name = f"offload_{what}"
         single = (reader.take(f"{zero}{name}", several=True), reader.take(f"{zero}{old}"))
         inner = reader.where(lambda key, name=name: key.startswith(f"{zero}{name}."))  # type: ignore[misc]
         device = reader.text(f"{zero}{name}.device", default="cpu" if any(map(is_on, single)) or inner else "none")
-        if reader.take(f"{zero}{name}.ratio", default=1.0) != 1.0:
-            reader.not_taken[f"{zero}{name}.ratio"] = "the part that stays on the GPU is not modelled"
+        ratios[what] = reader.take(f"{zero}{name}.ratio", default=1.0)
         reader.refuse(NO_EFFECT, *inner)
         if device not in ("none", "cpu", "nvme"):
             raise JobError(f"{zero}{name}.device is {show(device)}; set it to cpu, nvme or none")
@@ -219,3 +219,10 @@ def _offloading(reader: Reader, fields: dict[str, Any], stage: str) -> None:
             reader.not_taken[f"{zero}offload"] = "parameters and optimizer are taken as both on NVMe"
         word = "parameters" if "param" in devices else "optimizer"
         fields["offload"] = f"{word}-nvme" if "nvme" in devices.values() else word
+        partial = ratios["optimizer"] not in (1, 1.0)
+        if partial and fields["offload"] == "optimizer" and stage == "3":
+            fields["offload_ratio"] = ratios["optimizer"]
+        elif partial:
+            reader.not_taken[f"{zero}offload_optimizer.ratio"] = (
+                "needs stage 3 with the optimizer alone on cpu; taken as 1"
+            )

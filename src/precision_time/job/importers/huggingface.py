@@ -16,7 +16,8 @@ from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.merge import merged
 from precision_time.job.importers.numerics import DEEPSPEED, FSDP, Numerics
-from precision_time.job.importers.peft import DOUBLE, FULL_TRAINED, take_bits, take_lora
+from precision_time.job.importers.peft import DOUBLE, take_bits, take_lora
+from precision_time.job.importers.preferences import take_trl
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat, is_on
 from precision_time.reading import plain_mapping
 
@@ -96,6 +97,11 @@ _STRATEGIES = (
     ("hybrid_shard_zero2", {"hybrid_shard_zero2": True}), ("hybrid_shard", {"hybrid_shard": True}),
     ("full_shard", {"zero": 3}), ("shard_grad_op", {"zero": 2}), ("no_shard", {"zero": 0}),
 )  # fmt: skip
+_LORA = {
+    "rank": "lora_r", "targets": "lora_target_modules", "dropout": "lora_dropout", "use_dora": "use_dora",
+    "modules_to_save": "lora_modules_to_save", "target_parameters": "lora_target_parameters",
+}  # fmt: skip
+"""Adapters in TRL's ModelConfig."""
 FSDP_NO_EFFECT = frozenset(
     """
     min_num_params fsdp_min_num_params transformer_layer_cls_to_wrap auto_wrap_policy use_orig_params
@@ -118,6 +124,7 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
     defaults: dict[str, Any] = {"batch_size": 8, "grad_accum": 1, "clip_norm": 1.0, "optimizer": "adamw"}
     _batch(reader, fields)
     _model(reader, fields)
+    take_trl(reader, fields)
     take_optimizer(reader, fields, "optim")
     wrapper = _sharding(reader, fields)
     nested = _deepspeed(reader)
@@ -164,11 +171,10 @@ def _model(reader: Reader, fields: dict[str, Any]) -> None:
     elif kind:
         reader.not_taken["attn_implementation"] = f"no model of attention {kind}; give --attention"
     if is_on(reader.take("use_peft")):  # TRL's ModelConfig
-        take_lora(reader, fields, {"rank": "lora_r", "targets": "lora_target_modules", "dropout": "lora_dropout"}, 16)
+        take_lora(reader, fields, _LORA, 16)
         if is_on(reader.left.get("load_in_4bit")) and not is_on(reader.left.get("use_bnb_nested_quant")):
             reader.not_taken["use_bnb_nested_quant"] = DOUBLE
         take_bits(reader, fields, "load_in_4bit", "load_in_8bit")
-        reader.refuse(FULL_TRAINED, "lora_modules_to_save")
         reader.refuse(NO_EFFECT, "bnb_4bit_quant_type", "use_bnb_nested_quant", "lora_alpha", "use_rslora")
     reader.refuse("needs use_peft", *reader.where(lambda name: name.startswith("lora_")))
 
@@ -329,7 +335,9 @@ def _elsewhere(reader: Reader) -> None:
     for name in ("eval_strategy", "evaluation_strategy", "eval_steps"):
         reader.refuse(evaluation if on else NO_EFFECT, name)
     reader.refuse(_LOADER, *reader.where(lambda name: name.startswith("dataloader_")))
-    datasets = reader.where(lambda name: name in ("dataset_name", "train_file", "validation_file", "dataset_mixer"))
+    datasets = reader.where(
+        lambda name: name in ("dataset_name", "train_file", "validation_file", "dataset_mixer", "dataset_mixture")
+    )
     reader.refuse("its size is not in the file; give --dataset or --dataset-size", *datasets)
     capped = reader.where(lambda name: name in ("max_train_samples", "max_eval_samples"))
     reader.refuse("a limit on the data set; give --dataset-size", *capped)

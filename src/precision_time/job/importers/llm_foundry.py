@@ -10,7 +10,7 @@ from precision_time.checks import LONGEST_TEXT, show
 from precision_time.errors import JobError, nearest
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
-from precision_time.job.importers.peft import FULL_TRAINED, take_lora
+from precision_time.job.importers.peft import take_lora
 from precision_time.job.importers.reader import NO_EFFECT, Reader, flat
 from precision_time.reading import plain_mapping
 
@@ -108,12 +108,9 @@ def _model(reader: Reader, fields: dict[str, Any], length: int | None) -> None:
         adapters = reader.where(lambda name: name.startswith("model.peft_config"))
         if adapters:
             peft = "model.peft_config."
-            take_lora(
-                reader,
-                fields,
-                {"rank": f"{peft}r", "targets": f"{peft}target_modules", "dropout": f"{peft}lora_dropout"},
-            )
-            reader.refuse(FULL_TRAINED, f"{peft}modules_to_save")
+            names = ("modules_to_save", "target_parameters", "use_dora", "bias")
+            keys = {"rank": f"{peft}r", "targets": f"{peft}target_modules", "dropout": f"{peft}lora_dropout"}
+            take_lora(reader, fields, {**keys, **{name: f"{peft}{name}" for name in names}})
         reader.refuse(NO_EFFECT, *(name for name in adapters if name in reader.left))
         if reader.on("model.use_flash_attention_2"):
             fields["attention"] = "flash2"

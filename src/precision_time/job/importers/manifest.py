@@ -7,7 +7,7 @@ kind of GPU that the node selector names. Only the text is read; no cluster is a
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,8 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported
-from precision_time.job.importers.reader import NO_EFFECT
+from precision_time.job.importers.reader import NO_EFFECT, not_understood
 
-KINDS = ("Job", "JobSet", "PyTorchJob", "TrainJob")
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 PRODUCTS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
 """Labels of nodes that name the kind of GPU."""
@@ -29,10 +28,12 @@ _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash")
 class Manifest:
     """What a manifest says about a training job.
 
-    pods, gpus   pods that train, and the GPUs of each; None where no container asks for one
+    pods, gpus   pods that train, and the processes of each with a GPU of their own; None where nothing says how many
     command      what they run, as shell text
     limit_s      the time limit; `limit_field` says where it stands
     product      kind of GPU by the node selector, "" where none is named
+    taken        parts of the spec that pods, GPUs and command are read from
+    notes        setting -> what it may change, of those that are not taken
     """
 
     kind: str
@@ -42,6 +43,8 @@ class Manifest:
     limit_s: int | None
     limit_field: str
     product: str
+    taken: tuple[str, ...]
+    notes: Mapping[str, str]
 
     def imported(self) -> Imported:
         """GPUs and nodes as fields of a job."""
@@ -50,19 +53,35 @@ class Manifest:
             fields["gpus"] = self.gpus * self.pods
             if self.pods > 1:
                 fields["nodes"] = self.pods
-        reasons = dict.fromkeys(("apiVersion", "kind", "metadata"), NO_EFFECT)
-        reasons["spec"] = f"beside pods, GPUs and the command, {NO_EFFECT}"
+        reasons = dict.fromkeys(("apiVersion", "kind", "metadata"), NO_EFFECT) | dict(self.notes)
         if self.product:
             reasons[f"nodeSelector {self.product}"] = "names a kind of GPU; `kubernetes` reads it, else give --gpu"
         if self.limit_s is not None:
             reasons[self.limit_field] = f"the limit of {self.limit_s} s {NO_EFFECT}; `kubernetes` checks it"
         undecided = {} if self.gpus is not None else {"gpus": f"no container of the {self.kind} asks for a GPU"}
-        taken = ("pods", "GPUs of a pod", *(["command"] if self.command else []))
-        return Imported(f"{self.kind} of Kubernetes", fields, not_taken=reasons, taken=taken, undecided=undecided)
+        return Imported(f"{self.kind} of Kubernetes", fields, not_taken=reasons, taken=self.taken, undecided=undecided)
 
 
 def is_manifest(content: Mapping[str, Any]) -> bool:
     return isinstance(content.get("kind"), str) and "apiVersion" in content and "spec" in content
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """Equal pods: how many, their spec, the container that trains, and its GPUs."""
+
+    count: int
+    spec: Mapping[str, Any]
+    container: Mapping[str, Any]
+    gpus: int | None
+
+    @classmethod
+    def of(cls, count: int, template: Mapping[str, Any]) -> _Pods:
+        spec = _mapping(template, "spec")
+        containers = _list(spec, "containers")
+        asking = [each for each in containers if _gpus(each, "resources") is not None]
+        container = next(iter((*asking, *containers)), {})
+        return cls(count, spec, container, _gpus(container, "resources"))
 
 
 def read_manifest(content: Mapping[str, Any]) -> Manifest:
@@ -71,41 +90,111 @@ def read_manifest(content: Mapping[str, Any]) -> Manifest:
     if kind not in KINDS:
         raise JobError(f"kind {show(kind)} is no manifest of a training job that is read; give {', '.join(KINDS)}")
     spec = _mapping(content, "spec")
-    pods, template = _pods(kind, spec)
-    containers = [*_list(template, "containers")]
-    container = next((each for each in containers if _gpus(each, "resources") is not None), None) or next(
-        iter(containers), {}
-    )
-    gpus, command = _gpus(container, "resources"), _command(container)
-    if kind == "TrainJob":
-        trainer = _mapping(spec, "trainer")
-        given = trainer.get("numProcPerNode")
-        gpus = _gpus(trainer, "resourcesPerNode") or (COUNT("numProcPerNode", given) if _whole(given) else gpus)
-        command = _command(trainer) or command
+    notes: dict[str, str] = {}
+    groups = _GROUPS[kind](spec, notes)
+    # Pods without a GPU beside others with some (a launcher, a coordinator) do not train.
+    groups = [each for each in groups if each.gpus is not None] or groups
+    kinds = dict.fromkeys(each.gpus for each in groups)
+    pods, first = max(sum(each.count for each in groups), 1), groups[0] if groups else _Pods(1, {}, {}, None)
+    gpus, processes = first.gpus, _processes(kind, spec)
+    if len(kinds) > 1:
+        raise JobError(
+            f"pods of the {kind} ask for {' and '.join(map(str, kinds))} GPUs, and nodes of a job have equal shares; "
+            "give the job without the manifest"
+        )
+    if _whole(processes):
+        count = int(COUNT("processes of a pod", processes))
+        if gpus is not None and gpus != count:
+            notes[f"{gpus} GPUs of a pod"] = f"{count} processes of a pod are taken, each with one GPU"
+        gpus = count
+    command = _command(first.container)
     limit_s, field = _limit(kind, spec, content)
-    selector = _mapping(template, "nodeSelector")
+    selector = _mapping(first.spec, "nodeSelector")
     product = next((str(selector[label]) for label in PRODUCTS if label in selector), "")
-    return Manifest(kind, pods, gpus, command, limit_s, field, product)
+    taken = tuple(f"spec.{name}" for name in spec if name in _TAKEN)
+    _account(kind, spec, notes)
+    return Manifest(kind, pods, gpus, command, limit_s, field, product, taken, notes)
 
 
-def _pods(kind: str, spec: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-    """Number of pods that train, and the spec of one of them."""
+def _trainjob(spec: Mapping[str, Any], notes: dict[str, str]) -> list[_Pods]:
+    trainer = _mapping(spec, "trainer")
+    runtime = _mapping(spec, "runtimeRef").get("name")
+    if trainer.get("numNodes") is None:
+        notes["trainer.numNodes"] = f"is not given, so runtime {show(runtime)} decides it; taken as 1"
+    if not _command(trainer):
+        notes["trainer.command"] = f"is not given, so runtime {show(runtime)} decides it"
+    return [_Pods(_number(trainer, "numNodes"), {}, trainer, _gpus(trainer, "resourcesPerNode"))]
+
+
+def _job(spec: Mapping[str, Any], notes: dict[str, str]) -> list[_Pods]:
+    pods, completions = _number(spec, "parallelism"), spec.get("completions")
+    if completions is not None and int(COUNT("completions", completions)) > pods:
+        notes["completions"] = f"{completions} pods in all, {pods} at a time: the run is taken as that of {pods} pods"
+    return [_Pods.of(pods, _mapping(spec, "template"))]
+
+
+def _jobset(spec: Mapping[str, Any], notes: dict[str, str]) -> list[_Pods]:
+    groups = []
+    for each in _list(spec, "replicatedJobs"):
+        job = _mapping(_mapping(each, "template"), "spec")
+        pods = _Pods.of(_number(each, "replicas") * _number(job, "parallelism"), _mapping(job, "template"))
+        groups.append(pods)
+    return groups
+
+
+def _pytorchjob(spec: Mapping[str, Any], notes: dict[str, str]) -> list[_Pods]:
+    """Master and Worker: a pod each; all take part in training (Kubeflow's training-operator, v1)."""
+    replicas, elastic = _mapping(spec, "pytorchReplicaSpecs"), _mapping(spec, "elasticPolicy")
+    groups = [_Pods.of(_number(one, "replicas"), _mapping(one, "template")) for one in map(_in(replicas), replicas)]
+    least, most = elastic.get("minReplicas"), elastic.get("maxReplicas")
+    if elastic and least != most:
+        notes["elasticPolicy"] = f"the run may have {least} to {most} workers; those of replicas are taken"
+    return groups
+
+
+def _in(content: Mapping[str, Any]) -> Callable[[str], Mapping[str, Any]]:
+    return lambda name: _mapping(content, name)
+
+
+_GROUPS: dict[str, Callable[[Mapping[str, Any], dict[str, str]], list[_Pods]]] = {
+    "Job": _job, "JobSet": _jobset, "PyTorchJob": _pytorchjob, "TrainJob": _trainjob,
+}  # fmt: skip
+KINDS = tuple(_GROUPS)
+
+
+def _processes(kind: str, spec: Mapping[str, Any]) -> Any:
+    """Processes that the operator starts in a pod: a number, or a word such as auto; None where nothing says."""
     if kind == "TrainJob":
-        return _number(_mapping(spec, "trainer"), "numNodes"), {}
-    if kind == "Job":
-        return _number(spec, "parallelism"), _mapping(_mapping(spec, "template"), "spec")
-    if kind == "JobSet":
-        count, first = 0, None
-        for each in _list(spec, "replicatedJobs"):
-            job = _mapping(_mapping(each, "template"), "spec")
-            count += _number(each, "replicas") * _number(job, "parallelism")
-            first = first or _mapping(_mapping(job, "template"), "spec")
-        return max(count, 1), first or {}
-    replicas = _mapping(spec, "pytorchReplicaSpecs")
-    kinds = [_mapping(replicas, name) for name in replicas]
-    count = sum(_number(one, "replicas") for one in kinds)
-    template = _mapping(_mapping(kinds[0] if kinds else {}, "template"), "spec")
-    return max(count, 1), template
+        return _mapping(spec, "trainer").get("numProcPerNode")
+    older = _mapping(spec, "elasticPolicy").get("nProcPerNode")
+    return spec.get("nprocPerNode", older) if kind == "PyTorchJob" else None
+
+
+_TAKEN = frozenset(
+    """
+    template parallelism completions replicatedJobs pytorchReplicaSpecs trainer nprocPerNode elasticPolicy
+    activeDeadlineSeconds
+    """.split()
+)
+_STATED = frozenset(
+    """
+    backoffLimit backoffLimitPerIndex completionMode manualSelector maxFailedIndexes podFailurePolicy
+    podReplacementPolicy selector successPolicy ttlSecondsAfterFinished managedBy runPolicy failurePolicy
+    startupPolicy dependsOn network coordinator initializer labels annotations runtimeRef
+    """.split()
+)
+"""Parts of a manifest's `spec` that do not change the time of a step."""
+
+
+def _account(kind: str, spec: Mapping[str, Any], notes: dict[str, str]) -> None:
+    """Say of every part of the spec that is not taken what it changes."""
+    for name in map(str, spec):
+        if name == "suspend" or name in _TAKEN or name in notes:
+            continue
+        notes[f"spec.{name}"] = NO_EFFECT if name in _STATED else not_understood(name)
+    suspended = spec.get("suspend", _mapping(spec, "runPolicy").get("suspend") if kind == "PyTorchJob" else None)
+    if suspended:
+        notes["suspend"] = "the job starts once it is resumed: give the wait as --queue-s"
 
 
 def _limit(kind: str, spec: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[int | None, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
+from precision_time.job.choices import MODULES, recompute_of
 from precision_time.job.importers.imported import Imported
 from precision_time.job.importers.megatron_model import model_config
 from precision_time.job.importers.numerics import FULL_PRECISION
@@ -39,7 +41,7 @@ _SWITCHES = frozenset(
     """
     bf16 fp16 sequence-parallel use-distributed-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
     swiglu group-query-attention multi-latent-attention disable-bias-linear untie-embeddings-and-output-weights
-    qk-layernorm recompute-activations use-flash-attn
+    qk-layernorm recompute-activations use-flash-attn no-position-embedding optimizer-cpu-offload
     use-torch-fsdp2 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
     """.split()
 )
@@ -88,10 +90,20 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     _precision(reader, fields)
     _step(reader, fields)
     total = reader.number("global-batch-size")
+    _evaluations(reader, fields, total)
     if total is None:
         fields["grad_accum"] = 1  # Megatron's default: one micro-batch for each replica
     not_taken = reader.finish(_NO_EFFECT)
     return Imported(KIND, fields, total, tp * pp * cp, not_taken, reader.taken, undecided=reader.undecided)
+
+
+def _evaluations(reader: Reader, fields: dict[str, Any], total: int | None) -> None:
+    """Evaluations of `eval-iters` global batches each, where the arguments say all of that."""
+    given = [str(reader.left.get(name)) for name in ("eval-interval", "eval-iters")]
+    if total is None or "run" not in fields or not all(each.isdecimal() and int(each) for each in given):
+        return
+    every, iterations = reader.number("eval-interval"), reader.number("eval-iters")
+    fields["run"] |= {"evaluation_every_steps": every, "evaluation_samples": (iterations or 0) * total}
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,9 +203,13 @@ def _pipeline(
         fields["recompute_layers"] = number * int(layout.get("vpp", 1))
     elif granularity == "full" and number > 1:
         fields |= {"recompute_method": "uniform", "recompute_layers": number}
-    modules = str(reader.take("recompute-modules", default="core_attn"))
-    if granularity == "selective" and modules != "core_attn":
-        reader.not_taken[f"recompute-modules {modules}"] = "taken as core_attn"
+    modules = reader.take("recompute-modules", default="core_attn", several=True)
+    names = re.findall(r"\w+", str(modules))
+    if granularity == "selective":
+        fields["recompute"] = recompute_of("recompute-modules", [name for name in names if name in MODULES])
+        for name in names:
+            if name not in MODULES:
+                reader.not_taken[f"recompute-modules {name}"] = "no model of this part; its activations are kept"
 
 
 def _precision(reader: Reader, fields: dict[str, Any]) -> None:
@@ -228,6 +244,11 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     else:
         reader.undecided["optimizer"] = f"optimizer {show(optimizer)} has no model here"
     fields["clip_norm"] = reader.take("clip-grad", default=1.0)
+    fraction = reader.take("optimizer-offload-fraction", default=1.0)
+    if reader.on("optimizer-cpu-offload") and fraction not in (0, 0.0, "0", "0.0"):
+        fields |= {"offload": "optimizer", "offload_ratio": fraction}
+    reader.refuse("copies are taken as hidden where compute is long enough", "overlap-cpu-optimizer-d2h-h2d")
+    reader.refuse(NO_EFFECT, "use-torch-optimizer-for-cpu-offload")
     backend = str(reader.take("attention-backend", default="auto")).removeprefix("AttnBackend.")
     local = reader.take("transformer-impl") == "local"
     if reader.on("use-flash-attn") or backend == "flash":

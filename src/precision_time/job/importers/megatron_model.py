@@ -59,6 +59,8 @@ def _attention(reader: Reader, config: dict[str, Any]) -> None:
     if kind not in _POSITIONS:
         reader.not_taken[f"position-embedding-type {kind}"] = "no model of it; taken as rope"
     config["pos"] = _POSITIONS.get(kind, "rope")
+    if reader.on("no-position-embedding") and config["pos"] == "learned":
+        config["pos"] = "none"
     percent = _ROTARY("rotary-percent", reader.take("rotary-percent", default=1.0))
     if config["pos"] == "rope" and percent != 1.0:
         config["rotary_percent"] = percent

@@ -40,8 +40,8 @@ _SAME = frozenset(
     use_distributed_optimizer overlap_grad_reduce overlap_param_gather tp_comm_overlap cp_comm_type
     moe_router_topk moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_layer_freq multi_latent_attention
     q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim mtp_num_layers recompute_granularity
-    recompute_method recompute_num_layers attention_backend micro_batch_size global_batch_size train_iters
-    train_samples clip_grad cuda_graph_impl enable_cuda_graph
+    recompute_method recompute_num_layers recompute_modules attention_backend micro_batch_size global_batch_size
+    train_iters train_samples clip_grad cuda_graph_impl enable_cuda_graph
     """.split()
 )
 _DTYPES = ("bf16", "fp16", "fp8", "fp8_recipe", "grad_reduce_in_fp32")

@@ -8,7 +8,8 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.job.importers.reader import Reader
 
-FULL_TRAINED = "layers trained whole beside adapters are not modelled: more memory and a longer step than predicted"
+_DORA = "the norms of whole weights (DoRA) are not modelled: more memory and a longer step than predicted"
+_BIAS = "biases trained beside adapters are not modelled; they take little time and memory"
 DOUBLE = "constants of 4-bit weights are taken as quantized twice: 0.05 bytes a weight less than without"
 _DEFAULTS = (
     ("gpt2", ("c_attn",)),
@@ -21,14 +22,28 @@ _DEFAULT = ("q_proj", "v_proj")
 
 
 def take_lora(reader: Reader, fields: dict[str, Any], keys: dict[str, str], default: int | None = None) -> None:
-    """Sets `lora` from settings whose names are given by `keys`: rank, targets, dropout. `default`: the usual rank."""
+    """Sets `lora` from settings whose names are given by `keys`: rank, targets, dropout, and what else there is of
+    modules_to_save, target_parameters, use_dora, bias. `default`: the usual rank."""
     rank = reader.number(keys["rank"], default=default)
     targets = reader.take(keys["targets"], several=True)
     dropout = reader.take(keys["dropout"])
+    parameters, saved = (
+        reader.take(keys[name], several=True) if name in keys else None
+        for name in ("target_parameters", "modules_to_save")
+    )
+    if "use_dora" in keys:
+        reader.refuse_on({keys["use_dora"]: _DORA})
+    if str(reader.left.get(keys.get("bias", ""), "none")).lower() not in ("none", "false"):
+        reader.refuse(_BIAS, keys["bias"])
     if rank is None:
         reader.undecided["lora"] = f"the file has an adapter but no {keys['rank']}"
         return
-    lora: dict[str, Any] = {"rank": rank, "targets": _targets(keys["targets"], targets, str(fields.get("model", "")))}
+    named = _names(keys.get("target_parameters", ""), parameters)
+    if targets or not named:
+        named = [*_targets(keys["targets"], targets, str(fields.get("model", ""))), *named]
+    lora: dict[str, Any] = {"rank": rank, "targets": named}
+    if saved:
+        lora["modules_to_save"] = _names(keys["modules_to_save"], saved)
     if dropout:
         lora["dropout"] = dropout
     fields["lora"] = lora
@@ -37,6 +52,13 @@ def take_lora(reader: Reader, fields: dict[str, Any], keys: dict[str, str], defa
 def _targets(name: str, given: Any, model: str) -> list[str]:
     if given is None or given == []:
         return list(next((layers for part, layers in _DEFAULTS if part in model.lower()), _DEFAULT))
+    return _names(name, given)
+
+
+def _names(name: str, given: Any) -> list[str]:
+    """Last parts of names of layers, given as a list or as text with commas."""
+    if given is None:
+        return []
     if isinstance(given, str):
         given = [each.strip() for each in given.split(",")]
     if not isinstance(given, (list, tuple)) or not all(isinstance(each, str) for each in given):
@@ -52,4 +74,4 @@ def take_bits(reader: Reader, fields: dict[str, Any], four: str, eight: str) -> 
     if "lora" in fields and reader.left.get(four) is not None and reader.on(four):
         fields["quantized"] = "nf4"
     if "lora" in fields and reader.left.get(eight) is not None and reader.on(eight):
-        reader.undecided["quantized"] = f"{eight} holds weights in 8 bits, and of quantized formats there is nf4"
+        fields["quantized"] = "int8"

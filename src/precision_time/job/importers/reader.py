@@ -12,7 +12,10 @@ from precision_time.field_types import COUNT
 
 NO_EFFECT = "does not change the time of a step"
 _EFFECTS = (
-    (r"fp4|fp8|fp16|bf16|float\d|bfloat|dtype|precision|quant|half|amp", "may change the precision, and so the time"),
+    (
+        r"fp4|fp8|fp16|bf16|float\d|bfloat|dtype|precision|quant|half|(?:^|_)amp(?:_|$)",
+        "may change the precision, and so the time",
+    ),
     (r"parallel|shard|fsdp|zero|stage|_degree|_rank|offload", "may change the layout or its communication"),
     (r"batch|accum|micro|packing", "may change the samples of a step"),
     (r"seq|length|resolution|image_size|crop", "may change the size of the input, and so the time"),
@@ -30,6 +33,15 @@ _PRECISIONS = re.compile(
     r"fp4|fp8|fp16|bf16|float8|float4|bfloat16|mixed_?precision|half_precision|weight_dtype|param_dtype|reduce_dtype|compute_dtype|master_weights"
 )
 _OFF = ("", "false", "0", "no", "off", "none", "null", "fp32", "float32", "32", "32-true", "auto")
+
+
+_OF_SCRIPTS = re.compile(r"(?:use_|torch_|enable_)?(?:dtype|precision|amp|half|fp8|fp16|bf16|mixed_?precision)")
+
+
+def names_precision(name: str, value: Any) -> bool:
+    """Whether an argument of a script that no importer knows says in which precision it trains."""
+    plain = name.lower().replace("-", "_")
+    return _OF_SCRIPTS.fullmatch(plain) is not None and str(value).strip().lower() not in _OFF
 
 
 def not_understood(name: str) -> str:

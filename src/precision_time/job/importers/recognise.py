@@ -17,6 +17,7 @@ from precision_time.job.importers import (
     hf_model,
     huggingface,
     lightning,
+    llama_factory,
     llm_foundry,
     nemo,
     torchtitan,
@@ -34,26 +35,31 @@ from precision_time.job.importers.launch import (
     variables,
 )
 from precision_time.job.importers.lightning import from_lightning
+from precision_time.job.importers.llama_factory import from_llama_factory
 from precision_time.job.importers.llm_foundry import from_llm_foundry
 from precision_time.job.importers.manifest import is_manifest, read_manifest
 from precision_time.job.importers.megatron import KIND as MEGATRON
 from precision_time.job.importers.megatron import from_megatron
 from precision_time.job.importers.merge import merged
 from precision_time.job.importers.nemo import from_nemo
-from precision_time.job.importers.reader import not_understood
+from precision_time.job.importers.reader import names_precision, not_understood
 from precision_time.job.importers.sbatch_options import DIRECTIVE, directives
 from precision_time.job.importers.shell import arguments, unset_variables
 from precision_time.job.importers.torchtitan import from_torchtitan
+from precision_time.job.importers.torchtitan_python import is_registry, settings_of, split_path
 from precision_time.reading import SUFFIXES, checked_text, named, parse_json, parse_mapping, parse_toml, read_text
 
 _MEGATRON = re.compile(r"(?:num[-_]layers|hidden[-_]size|model[-_]parallel[-_]size|micro[-_]batch[-_]size)")
 _LAUNCHERS = re.compile(r"\b(?:torchrun|srun|accelerate\s+launch|deepspeed|torch\.distributed\.(?:run|launch))\b")
+_SETTINGS = re.compile(r"\.(?:ya?ml|json|toml)$")
+_BY_FILE = re.compile(r"\b(?:llamafactory-cli|axolotl)\s+\w+\s+([^\s;&|]+\.(?:ya?ml|json))")
+"""A command whose settings are in a file that it names."""
 _SWITCHES = ("fp16", "bf16")
 """Sections of a DeepSpeed config, and switches of other programs."""
 FORMATS = (
     "Hugging Face TrainingArguments or a model's config.json, an accelerate, LightningCLI, DeepSpeed, torchtitan, "
-    "llm-foundry or Axolotl config, a NeMo or Megatron-Bridge recipe, Megatron arguments, a manifest of Kubernetes, or "
-    "an sbatch script or launch command"
+    "llm-foundry, Axolotl or LLaMA-Factory config, a NeMo or Megatron-Bridge recipe, Megatron arguments, a manifest of "
+    "Kubernetes, or an sbatch script or launch command"
 )
 MOST_FILES = 16
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -73,9 +79,10 @@ def read_imports(paths: Sequence[str | Path]) -> list[tuple[str, Imported]]:
 
 def read_import(path: str | Path) -> Imported:
     """The settings in a file of another program. Raises DataError naming the file and the formats that are read."""
-    name = named("file", path)
-    _check_kind(path, name)
-    return _of_content(read_text(path), path, name)
+    file, _ = split_path(str(path))
+    name = named("file", file)
+    _check_kind(file, name)
+    return _of_content(read_text(file), path, name)
 
 
 def import_text(text: str, path: str = "") -> Imported:
@@ -101,6 +108,9 @@ def _check_kind(path: str | Path, name: str) -> None:
 def _of_content(text: str, path: str | Path, name: str) -> Imported:
     suffix = Path(path).suffix.lower()
     try:
+        file, function = split_path(str(path))
+        if is_registry(text):
+            return from_torchtitan(settings_of(text, file or name, function))
         if suffix in SUFFIXES:
             return of_mapping(parse_mapping(text, path, name), name)
         if suffix == ".toml" or re.search(r"^[ \t]*\[(?:training|parallelism)\][ \t]*$", text, re.MULTILINE):
@@ -123,8 +133,11 @@ def _of_text(text: str) -> Imported | None:
         allocation = from_sbatch(options)
         known = variables(options, allocation.fields)
         parts.append(("#SBATCH", allocation))
+    for found in _BY_FILE.finditer(text):
+        told = {f"the config {found[1]}": "is named by the command: give it by --import"}
+        parts.append(("the command", Imported("launch command", {}, not_taken=told)))
     if not re.search(r"--[A-Za-z]", text):
-        return parts[0][1] if parts else None
+        return merged(parts) if parts else None
     flags = arguments(text, known)
     own, program = split_flags(flags, text)
     if _is_megatron(program):
@@ -164,8 +177,14 @@ def _of_manifest(content: Mapping[str, Any]) -> Imported:
 
 def _unknown(program: Mapping[str, Any]) -> Imported:
     """Arguments of a script that no importer knows."""
-    reasons = {f"--{name}": f"an argument of the script, {not_understood(name)}" for name in program}
-    return Imported("script", {}, not_taken=reasons)
+    reasons = {
+        f"--{name}": "names a file of settings: give it by --import" if _SETTINGS.search(str(value)) else
+        f"an argument of the script, {not_understood(name)}"
+        for name, value in program.items()
+    }  # fmt: skip
+    doubts = [f"--{name} {show(value)}" for name, value in program.items() if names_precision(name, value)]
+    undecided = {"precision": f"{doubts[0]} is an argument of a script that is not read"} if doubts else {}
+    return Imported("script", {}, not_taken=reasons, undecided=undecided)
 
 
 def _any(*keys: str) -> Callable[[Mapping[str, Any]], str]:
@@ -194,10 +213,13 @@ def _of_deepspeed(content: Mapping[str, Any]) -> str:
 
 
 def _is_huggingface(content: Mapping[str, Any]) -> str:
-    if "base_model" in content or isinstance(content.get("trainer"), Mapping):
+    if "base_model" in content or isinstance(content.get("trainer"), Mapping) or _of_llama_factory(content):
         return ""
     weak = [key for key in huggingface.WEAK_KEYS if key in content]
     return _any(*huggingface.KEYS)(content) or (weak[0] if len(weak) >= 2 else "")
+
+
+_of_llama_factory = _any(*llama_factory.KEYS)
 
 
 def _of_accelerate(content: Mapping[str, Any]) -> str:
@@ -244,6 +266,7 @@ _KINDS: tuple[Kind, ...] = (
     (nemo.KIND, _of_nemo, from_nemo),
     (llm_foundry.KIND, _of_llm_foundry, from_llm_foundry),
     (axolotl.KIND, _any(*axolotl.KEYS), from_axolotl),
+    (llama_factory.KIND, _of_llama_factory, from_llama_factory),
 )
 """Name of a kind, the key of a mapping that shows it (or ""), and its importer."""
 _LAST: tuple[Kind, ...] = (

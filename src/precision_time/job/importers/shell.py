@@ -9,6 +9,7 @@ from typing import Any
 
 from precision_time.checks import show
 from precision_time.errors import DataError
+from precision_time.job.importers.shell_text import computed, without_documents, without_outputs
 
 LONGEST_TEXT, LONGEST_TOKEN = 256 * 2**10, 64 * 2**10
 """Most characters of a script, which shlex reads in about a second, and of a value with its variables filled in."""
@@ -25,7 +26,8 @@ _COMMAND = re.compile(
     r"^(?=[ \t]*(?:echo|wait|exit|date|sleep|cd|module|source|export|set|mkdir|conda)\b)", re.MULTILINE
 )
 """Beginning of a line with a usual command, before which the values of a flag end."""
-_FLAG = re.compile(r"--[A-Za-z][\w-]*")
+_FLAG = re.compile(r"--[A-Za-z][\w.-]*")
+_SHORT = re.compile(r"-[A-Za-z]")
 
 
 def arguments(text: str, known: Mapping[str, str] | None = None) -> dict[str, str | bool]:
@@ -40,7 +42,8 @@ def arguments(text: str, known: Mapping[str, str] | None = None) -> dict[str, st
     variables: dict[str, str] = dict(known or {})
     flags: dict[str, list[str]] = {}
     values: list[str] = []
-    for token in _flags_of(_split(_COMMAND.sub(" ; ", text.replace("\\\n", " ")), comments=True), variables):
+    plain = without_outputs(without_documents(text).replace("\\\n", " "))
+    for token in _flags_of(_split(_COMMAND.sub(" ; ", plain), comments=True), variables):
         if _FLAG.fullmatch(name := token.partition("=")[0]):
             values = flags[name[2:].replace("_", "-")] = [token.partition("=")[2]] if "=" in token else []
         else:
@@ -64,7 +67,7 @@ def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
     """The tokens with variables expanded, without assignments and without the parentheses of arrays."""
     result: list[str] = []
     length = 0
-    for raw in tokens:
+    for place, raw in enumerate(tokens):
         token = _filled(raw, variables)
         length += len(token)
         if length > 4 * LONGEST_TEXT:
@@ -79,6 +82,8 @@ def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
                 result += [*(_filled(part, variables) for part in _split(value)), _END]
             else:
                 variables[name] = value
+        elif place and tokens[place - 1] in ("-c", "-lc") and re.search(r"\s--[A-Za-z]", token):  # bash -c "..."
+            result += [_END, *_flags_of(_split(raw), variables), _END]
         elif token in _ENDS or token.endswith((".py", "[@]}", "[*]}")):
             result.append(_END)
         elif token.endswith(")") and "(" not in token:  # the end of an array, joined to its last element
@@ -92,7 +97,7 @@ def _ended(tokens: list[str]) -> list[str]:
     """The flags and their values, without tokens that belong to no flag."""
     result, open_flag = [], False
     for token in tokens:
-        if token == _END:
+        if token == _END or _SHORT.fullmatch(token):
             open_flag = False
         elif _FLAG.fullmatch(token.partition("=")[0]):
             open_flag = True
@@ -111,7 +116,7 @@ def _filled(token: str, variables: dict[str, str]) -> str:
             return variables[name]
         return match[2] if match[2] is not None else match[0]
 
-    filled = _VARIABLE.sub(value, token)
+    filled = computed(_VARIABLE.sub(value, token), variables)
     if len(filled) > LONGEST_TOKEN:  # variables that repeat each other
         raise DataError(f"the arguments have a value of more than {LONGEST_TOKEN:,} characters; shorten it")
     return filled
