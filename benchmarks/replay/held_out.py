@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -43,6 +44,17 @@ MORE = Path("published") / "measurements_more.csv"
 MLPERF = "mlcommons"
 
 
+RELEASES: dict[str, dict[str | None, str]] = {
+    r"/training_results_(v\d\.\d)@": {},
+    r"/Megatron-Bridge@.* \[([\d.]+)\]$": {},
+    r"-(pt\d+)-cu\d+-": {},
+    r"/deeplearning-benchmark@.*-throughput-(v2-)?fp": {None: "v1", "v2-": "v2"},
+    r"/pytorch-gpu-benchmark@\w+:(new_results|results)/": {"results": "first", "new_results": "second"},
+    r"/torchtitan@.*_h100_(202412|2025-06)_": {"202412": "2024-12"},
+}
+"""What a source says of its release -> the text of it that sorts in the order of time, where that is another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOutRow:
     """A measured row as one outcome of a cluster.
@@ -50,6 +62,7 @@ class HeldOutRow:
     cluster      repository of the source; of MLPerf the submitter
     source       what was left out of the fits: all of MLPerf together
     gpu ... job  facets (`learning.Facets`); `launch` as the shipped parameters have it, 0 for models of libraries
+    release      of the software or machine, as the source tells it; their order is that of time
     gpus, batch  GPUs, and samples of a rank
     measured_s   seconds of the step
     predicted_s  the same as predicted without any row of the source
@@ -71,6 +84,7 @@ class HeldOutRow:
     setting: str
     job: str
     launch: float
+    release: str
     gpus: int
     batch: int
     measured_s: float
@@ -102,6 +116,14 @@ def left_out_with(source: str) -> str:
     """The rows of this name are left out of fits together."""
     cluster = cluster_of_source(source)
     return MLPERF if cluster.startswith(MLPERF) else cluster
+
+
+def release_of(source: str) -> str:
+    """Release of a source's software, of which it may have several; "": it says nothing of them."""
+    for pattern, names in RELEASES.items():
+        if found := re.search(pattern, source):
+            return names.get(found[1], found[1])
+    return ""
 
 
 def _forward(source: str) -> str:
@@ -186,7 +208,7 @@ def _row(
         alone = predict(job, anchoring=Anchoring(use=False))
         anchored = predict(job, anchoring=Anchoring(without=("key",), framework=row.kernels_of))
         launch, shipped_s, anchored_s = alone.bound_shares["launch"], alone.step.p50, anchored.step.p50
-    facets = Facets.of_job(job, launch, row.kernels_of)
+    facets = replace(Facets.of_job(job, launch, row.kernels_of), release=release_of(row.source))
     return HeldOutRow(
         id=row.id,
         cluster=cluster_of_source(row.source),

@@ -90,6 +90,7 @@ class Option:
             "spot": dataclasses.asdict(self.spot) if self.spot else None,
             "peak_bytes": self.assessed.peak_bytes,
             "job": job.to_dict(),
+            **({"learned": learned.to_dict()} if (learned := self.assessed.learned) else {}),
             **further,
         }
 
