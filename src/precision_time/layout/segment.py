@@ -62,7 +62,7 @@ class JoinedSegments:
     lengths: NDArray[np.intp]
 
 
-@bounded(budget=STRUCTURES)
+@bounded()
 def joined_segments(segments: tuple[Segment, ...]) -> JoinedSegments:
     """At least one segment."""
     lengths = np.array([len(segment) for segment in segments], dtype=np.intp)
