@@ -22,7 +22,7 @@ from precision_time.job.job import Job
 from precision_time.plan.assess import Assessed
 from precision_time.plan.goal import Goal
 from precision_time.plan.grid import grid_of
-from precision_time.plan.options import Option, front, least, option_of
+from precision_time.plan.options import Option, distinct, front, least, option_of
 from precision_time.plan.ranking import assessed
 from precision_time.plan.space import Candidates, Space, candidates, combinations
 from precision_time.plan.spot import PUBLISHED, Market, market_of
@@ -83,6 +83,11 @@ class Plan:
         """
         return dataclasses.replace(self, quantile=probability_of(probability))
 
+    @property
+    def shown(self) -> list[Option]:
+        """The options that pictures show: of a searched schedule, those of the chosen length."""
+        return [option for option in self.options if not self.by_share or option.share == self.chosen.share]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         from precision_time.plan.worth import worth_measuring
@@ -94,6 +99,7 @@ class Plan:
             "tried": self.tried,
             "chosen": self.chosen.to_dict(self.quantile),
             "front": [option.to_dict(self.quantile) for option in self.front],
+            "others": [option.brief() for option in distinct(self.shown) if option not in self.front],
             "meet_the_goal": len(self.others),
             "by_share": [{"share": option.share, **option.to_dict(self.quantile)} for option in self.by_share],
             "left_out": [{"count": r.count, "reason": r.text, "nearest": r.nearest} for r in self.reasons],
