@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from precision_time.serve.http.app import build_app
 from precision_time.serve.http.limits import PREDICT_S
 from precision_time.serve.http.logs import Log
+from precision_time.serve.http.pool import Lesson
 from precision_time.serve.http.problems import ProblemError, parts_from
 from precision_time.serve.http.service import Service
 from precision_time.serve.http.tokens import Tokens
@@ -39,9 +40,13 @@ class InlinePool:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
 
-    async def ask(self, ask: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, ask: str, asked: Mapping[str, Any], lesson: Lesson | None = None) -> dict[str, Any]:
         self.asked.append((ask, asked))
-        reply = answered(json.dumps({"ask": ask, **asked}).encode())
+        named = {"cluster": lesson.cluster} if lesson else {}
+        if lesson:
+            taught = {"ask": "teach", **named, "state": lesson.state(), "forget": []}
+            assert answered(json.dumps(taught).encode()) == {"answer": {}}
+        reply = answered(json.dumps({"ask": ask, **asked, **named}).encode())
         if "problem" in reply:
             problem = reply["problem"]
             raise ProblemError(problem["status"], problem["detail"], **parts_from(problem))

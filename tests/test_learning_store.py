@@ -33,11 +33,11 @@ def test_workers_catch_up_from_a_store(tmp_path: Path) -> None:
     assert again.catch_up(store) == 0
     new = Job("gpt2", gpus=8, precision="amp-bf16", batch_size=8)
     base = predict(new)
-    corrected = again.predict(new, "hall", base)
+    corrected = predict(new, learned=again.cluster("hall"))
     assert base.step.p50 < corrected.step.p50 < 1.3 * base.step.p50, "another model of the cluster"
     assert corrected.learned is not None
     assert corrected.learned.sharing == {"gpu": 4, "framework": 4, "precision": 4}
-    known = again.predict(JOBS[0], "hall")
+    known = predict(JOBS[0], learned=again.cluster("hall"))
     assert known.step.p50 / predict(JOBS[0]).step.p50 > 1.25, "the job itself"
     assert known.step.p90 / known.step.p10 < base.step.p90 / base.step.p10
     store.close()

@@ -217,6 +217,41 @@ def test_outcomes_correct_later_predictions_of_their_cluster(server: Here) -> No
     assert post(server, "/v1/predict", job=job, cluster="other")["correction"] is None
 
 
+def test_a_plan_corrects_each_candidate_by_its_own_gpu(server: Here) -> None:
+    job = {**RESNET, "gpus": 8, "run": {"epochs": 10}}
+    asked = {"job": job, "space": {"gpu": "a100-80gb-sxm,v100-16gb-sxm", "gpus": "8", "providers": "aws"}}
+    before = post(server, "/v1/plan", **asked, cluster="planned")
+    assert "learned" not in before["chosen"]
+    made = post(server, "/v1/predict", job=job, cluster="planned")
+    for number in range(4):
+        step_s = 1.4 * made["estimate"]["step"]["p50"]
+        post(server, f"/v1/predictions/{made['id']}/outcomes", 201, key=f"{number}", step_s=step_s)
+    after = post(server, "/v1/plan", **asked, cluster="planned")
+    assert after["chosen"]["learned"]["outcomes"] == 4
+    assert any("corrected by 4 outcomes on planned" in line for line in after["basis"])
+    factors = {option["gpu"]: option["learned"]["factor"] for option in after["front"]}
+    told = post(server, "/v1/predict", job=after["chosen"]["job"], cluster="planned", keep=False)["estimate"]
+    assert told["step"] == pytest.approx(after["chosen"]["step_s"])
+    assert told["learned"]["factor"] == pytest.approx(factors[after["chosen"]["gpu"]])
+    assert post(server, "/v1/plan", **asked, cluster="other") == before
+
+
+def test_own_anchors_and_outcomes_of_the_same_runs_do_not_count_twice(server: Here) -> None:
+    job = {**RESNET, "batch_size": 96}
+    made = post(server, "/v1/predict", job=job, cluster="anchored")
+    step_s = 1.4 * made["estimate"]["step"]["p50"]
+    for number in range(4):
+        post(server, f"/v1/predictions/{made['id']}/outcomes", 201, key=f"{number}", step_s=step_s)
+    anchored = {**job, "anchors": ["published", f"step_time_s={step_s}"]}
+    told = post(server, "/v1/predict", job=anchored, cluster="anchored")
+    assert told["correction"] is None
+    assert told["estimate"]["step"]["p50"] == pytest.approx(step_s, rel=0.1)
+    post(server, f"/v1/predictions/{told['id']}/outcomes", 201, key="own", step_s=step_s)
+    again = post(server, "/v1/predict", job=job, cluster="anchored")
+    assert again["correction"]["outcomes"] == 4, "an outcome of another base is not learned"
+    assert again["estimate"]["step"]["p50"] == pytest.approx(step_s, rel=0.1)
+
+
 def test_a_known_key_gives_what_was_kept_whatever_was_learned_since(server: Here) -> None:
     body = {"job": {**RESNET, "batch_size": 130, "steps": 1000}, "cluster": "keyed", "key": "keyed-1"}
     first = post(server, "/v1/predict", **body)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -40,7 +42,19 @@ from precision_time.timing.kernel_factors import KernelFactors
 OUTPUT = Path("replay") / "held_out.csv"
 """Below the data folder."""
 MORE = Path("published") / "measurements_more.csv"
+LIBRARIES = tuple(Path("published") / name for name in ("timm_train.csv", "torchvision_gpus.csv"))
 MLPERF = "mlcommons"
+
+
+RELEASES: dict[str, dict[str | None, str]] = {
+    r"/training_results_(v\d\.\d)@": {},
+    r"/Megatron-Bridge@.* \[([\d.]+)\]$": {},
+    r"-(pt\d+)-cu\d+-": {},
+    r"/deeplearning-benchmark@.*-throughput-(v2-)?fp": {None: "v1", "v2-": "v2"},
+    r"/pytorch-gpu-benchmark@\w+:(new_results|results)/": {"results": "first", "new_results": "second"},
+    r"/torchtitan@.*_h100_(202412|2025-06)_": {"202412": "2024-12"},
+}
+"""What a source says of its release -> the text of it that sorts in the order of time, where that is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,7 @@ class HeldOutRow:
     cluster      repository of the source; of MLPerf the submitter
     source       what was left out of the fits: all of MLPerf together
     gpu ... job  facets (`learning.Facets`); `launch` as the shipped parameters have it, 0 for models of libraries
+    release      of the software or machine, as the source tells it; their order is that of time
     gpus, batch  GPUs, and samples of a rank
     measured_s   seconds of the step
     predicted_s  the same as predicted without any row of the source
@@ -71,6 +86,7 @@ class HeldOutRow:
     setting: str
     job: str
     launch: float
+    release: str
     gpus: int
     batch: int
     measured_s: float
@@ -104,6 +120,14 @@ def left_out_with(source: str) -> str:
     return MLPERF if cluster.startswith(MLPERF) else cluster
 
 
+def release_of(source: str) -> str:
+    """Release of a source's software, of which it may have several; "": it says nothing of them."""
+    for pattern, names in RELEASES.items():
+        if found := re.search(pattern, source):
+            return names.get(found[1], found[1])
+    return ""
+
+
 def _forward(source: str) -> str:
     """Forward passes of timm are of the repository that its steps are of."""
     return "huggingface/pytorch-image-models" if source == "timm_forward.csv" else left_out_with(source)
@@ -117,6 +141,7 @@ def rows_without_their_source(tables: Path, progress: Callable[[str], None]) -> 
     fitted = cases(steps)
     traced = [*fitted, *cases(more)]
     kernels = Steps(read(tables))
+    published = [row for name in LIBRARIES for row in read_table(tables / name).rows]
     of_kernels = np.array([_forward(row.source) for row in kernels.rows])
     full_s = kernels.seconds(kernels.full)
     bases: dict[str, StepConstants] = {}
@@ -125,7 +150,7 @@ def rows_without_their_source(tables: Path, progress: Callable[[str], None]) -> 
         theta = kernels.without(of_kernels == name)
         factors = kernels.factors(theta)
         yield from _of_cases(name, traced, bases.setdefault(name, _base(name, fitted, factors, bases)))
-        yield from _of_kernels(kernels, of_kernels == name, kernels.seconds(theta), full_s)
+        yield from _of_kernels(kernels, of_kernels == name, kernels.seconds(theta), full_s, published)
     yield from _of_layouts(tables, bases, progress)
 
 
@@ -140,15 +165,27 @@ def _of_cases(name: str, traced: Sequence[Case], constants: StepConstants) -> It
         yield _row(case.row, case.step.batch_size, held_out.predicted_s, held_out.widening, held_out.kind)
 
 
-def _of_kernels(kernels: Steps, members: Any, seconds: Any, full_s: Any) -> Iterator[HeldOutRow]:
+def _of_kernels(
+    kernels: Steps, members: Any, seconds: Any, full_s: Any, published: Sequence[Row]
+) -> Iterator[HeldOutRow]:
     """Image networks of timm and torchvision, whose steps are predicted as the sum of their kernels and the rest."""
     named = np.array([row.model.partition(":")[0] in ("timm", "torchvision") for row in kernels.rows])
     widenings = kernels.widening(_openness())
-    for i in np.flatnonzero(members & named & ~kernels.forward & kernels.usable).tolist():
-        row = kernels.rows[i]
+    chosen = np.flatnonzero(members & named & ~kernels.forward & kernels.usable).tolist()
+    for i, row in zip(chosen, as_published([kernels.rows[i] for i in chosen], published), strict=True):
         kind = kind_of(TIMM if is_timm(row) else row.family, row.precision, Layout())
         batch = row.job.batch_size if row.job and row.job.batch_size else 0
         yield _row(row, batch, float(seconds[i]), float(widenings[i]), kind, float(full_s[i]))
+
+
+def as_published(rows: Iterable[Row], published: Iterable[Row]) -> Iterator[Row]:
+    """The rows, several of one id each with its own measurement: traced rows have that of the last."""
+    of_id: dict[str, deque[Row]] = {}
+    for row in published:
+        of_id.setdefault(row.id, deque()).append(row)
+    for row in rows:
+        own = of_id[row.id].popleft()
+        yield replace(row, measured_s=own.measured_s, source=own.source)
 
 
 def _openness() -> Any:
@@ -186,7 +223,7 @@ def _row(
         alone = predict(job, anchoring=Anchoring(use=False))
         anchored = predict(job, anchoring=Anchoring(without=("key",), framework=row.kernels_of))
         launch, shipped_s, anchored_s = alone.bound_shares["launch"], alone.step.p50, anchored.step.p50
-    facets = Facets.of_job(job, launch, row.kernels_of)
+    facets = replace(Facets.of_job(job, launch, row.kernels_of), release=release_of(row.source))
     return HeldOutRow(
         id=row.id,
         cluster=cluster_of_source(row.source),

@@ -14,11 +14,11 @@ _TEXT = """\
 # Corrections learned from outcomes: replay of published rows
 
 Written by `python -m benchmarks.replay`; do not edit. {rows:,} published rows are the outcomes of {sources} sources.
-Each is one cluster (of MLPerf each submitter), and its rows come in the order of its tables
-([docs/serve.md](../../docs/serve.md#correction)). Every row is predicted by parameters, variances and first intervals
-that were fitted without any row of its source, then by what the cluster's earlier rows taught. `static anchors` are the
-shipped parameters with the shipped anchors, which saw the source, but not the same job. Errors are means of
-|predicted / measured - 1|.
+Each is one cluster (of MLPerf each submitter), and its rows come by release, those of a release in the order of its
+tables ([docs/serve.md](../../docs/serve.md#correction)). Every row is predicted by parameters, variances and first
+intervals that were fitted without any row of its source, then by what the cluster's earlier rows taught. `static
+anchors` are the shipped parameters with the shipped anchors, which saw the source, but not the same job. Errors are
+means of |predicted / measured - 1|.
 
 ![error and coverage over the outcomes seen](replay.png)
 
@@ -30,9 +30,9 @@ Outcomes of the same job are left out of `learned`. `signed` is the mean error, 
 
 ## Other questions
 
-`other models`: only outcomes of other models, five or more. `same job`: after one outcome of the very job. The table of
-`ryujaehun` lists two machines under one job, and those of Megatron-Bridge, torchtitan and InternEvo two releases,
-recipes or process groups that a job cannot express. `in P10-P90`: rows before which at least 30 outcomes were seen,
+`other models`: only outcomes of other models, five or more. `same job`: after one outcome of the very job; the tables
+of Megatron-Bridge, torchtitan and InternEvo list two recipes or process groups under one job, which cannot express
+them. `in P10-P90`: rows before which at least 30 outcomes were seen,
 those before, and all rows within the uncorrected interval.
 
 {questions}

@@ -1,7 +1,8 @@
 """Published rows as the outcomes of clusters, one after the other: what is predicted of each before it is learned.
 
-A cluster is a source; its rows come in the order of its tables, MLPerf's by submitter. Nothing that predicts a row has
-seen its source: neither the parameters (`held_out`), nor the variances of effects, nor the width of the first interval.
+A cluster is a source, of MLPerf a submitter; its rows come by release, those of a release in the order of its tables.
+Nothing that predicts a row has seen its source: neither the parameters (`held_out`), nor the variances of effects, nor
+the width of the first interval.
 """
 
 from __future__ import annotations
@@ -85,10 +86,15 @@ class _Stream:
     ratios: list[float]
 
 
+def in_time(rows: Sequence[HeldOutRow]) -> Sequence[HeldOutRow]:
+    """The rows of a source by release, those of a release in the order of its tables."""
+    return sorted(rows, key=lambda row: row.release)
+
+
 def replay(
     rows: Sequence[HeldOutRow],
     fit: Fit,
-    order: Callable[[Sequence[HeldOutRow]], Sequence[HeldOutRow]] = lambda rows: rows,
+    order: Callable[[Sequence[HeldOutRow]], Sequence[HeldOutRow]] = in_time,
     injected: int | None = None,
     sources: Iterable[str] | None = None,
     variances: Variances | None = None,
@@ -124,7 +130,7 @@ def _step(stream: _Stream, row: HeldOutRow, number: int, spread: float, slower: 
     if repeats:
         by_others = _mean(cluster, row, lambda known: known.facets.job != row.job)
     by_models = _mean(cluster, row, lambda known: known.facets.model != row.model) if strangers else None
-    known = Known(number, row.measured_s * slower, 0.0)
+    known = Known(number, row.measured_s * slower, 0.0, row.release)
     start = time.process_time()
     cluster.learn(Observed(facets, row.predicted_s, spread, known, row.id, row.cluster, row.model))
     cluster.correction(facets)
@@ -153,4 +159,5 @@ def _step(stream: _Stream, row: HeldOutRow, number: int, spread: float, slower: 
 def _mean(cluster: Cluster, row: HeldOutRow, keep: Callable[[KnownJob], bool]) -> float:
     """The correction by some of the cluster's jobs."""
     jobs = {key: known for key, known in cluster.jobs.items() if keep(known)}
-    return math.log(Cluster(cluster.name, cluster.variances, jobs).correction(row.facets).factor)
+    some = Cluster(cluster.name, cluster.variances, jobs, current=cluster.current)
+    return math.log(some.correction(row.facets).factor)

@@ -17,7 +17,7 @@ from precision_time.estimate.correction import Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.goodput import Goodput, Stepping, goodput
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.learned import Learned
+from precision_time.estimate.learned import Corrections
 from precision_time.estimate.memory import Memory
 from precision_time.estimate.step_memory import step_memory
 from precision_time.estimate.verified import verified
@@ -49,12 +49,12 @@ def predict(
     catalog: Catalog | None = None,
     constants: StepConstants | None = None,
     anchoring: Anchoring = USUAL,
-    learned: Learned | None = None,
+    learned: Corrections | None = None,
 ) -> Estimate:
     """Time, memory and cost of a job, with intervals, corrected by measured jobs of the model's family.
 
-    `learned`: a correction by outcomes of other jobs on the cluster, on top (`serve.learning`); of a schedule, of every
-    part.
+    `learned`: corrections by outcomes of the cluster's jobs, on top (`serve.learning`); every part of a schedule has
+    its own.
     With other `constants` than those that ship no published row corrects. Raises a `PrecisionTimeError` for a job that
     cannot be (unknown model, missing peak ...); a job that does not fit in memory is estimated all the same and says
     so.
@@ -62,13 +62,13 @@ def predict(
     return _predict(job, catalog, constants, anchoring, 0.0, learned)
 
 
-def predict_if_fits(job: Job, least_fit: float) -> Estimate | Memory:
+def predict_if_fits(job: Job, least_fit: float, learned: Corrections | None = None) -> Estimate | Memory:
     """The estimate of a job, or only its memory where that fits with a probability below `least_fit`.
 
     A search spends most of its time on jobs that fit; what does not is laid out but not timed.
     """
     try:
-        return _predict(job, None, None, USUAL, least_fit)
+        return _predict(job, None, None, USUAL, least_fit, learned)
     except _TooLargeError as found:
         return found.memory
 
@@ -87,7 +87,7 @@ def _predict(
     constants: StepConstants | None,
     anchoring: Anchoring,
     least_fit: float,
-    learned: Learned | None = None,
+    learned: Corrections | None = None,
 ) -> Estimate:
     with WithoutCollection():
         if job.schedule:
@@ -102,7 +102,7 @@ def _predict_one(
     constants: StepConstants | None,
     anchoring: Anchoring,
     least_fit: float,
-    learned: Learned | None,
+    learned: Corrections | None,
 ) -> Estimate:
     # 1. The device, its node and the fabric between ranks: first, because a wrong name fails here at once.
     known = catalog or catalog_of(job)
@@ -210,7 +210,7 @@ def _scheduled(
     constants: StepConstants | None,
     anchoring: Anchoring,
     least_fit: float,
-    learned: Learned | None,
+    learned: Corrections | None,
 ) -> Estimate:
     """A run whose precision changes: the last precision's step, the sum of all parts as the run, and the memory of the
     part that needs most."""

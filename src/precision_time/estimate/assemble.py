@@ -17,7 +17,7 @@ from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.goodput import RunFacts, goodput
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.learned import Learned
+from precision_time.estimate.learned import Corrections
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import CPU_PROCESS_BYTES, Memory, memory_parameters
 from precision_time.estimate.run_parts import run_parts
@@ -102,19 +102,22 @@ class Supplements:
     rental: Rental | None = None
     loader: Loader | None = None
     events: Callable[[TimedProgram, Factors], dict[str, Any]] = lambda timed, factors: {}
-    learned: Learned | None = None
+    learned: Corrections | None = None
 
 
 def assemble(
     job: Job, simulated: SimulatedStep, memory: Memory, cluster: Cluster, supplements: Supplements = Supplements()
 ) -> Estimate:
     """The estimate of a job whose precision does not change during the run. `simulated`: without the correction."""
-    correction, rental, learned = supplements.correction, supplements.rental, supplements.learned
+    correction, rental, learned = supplements.correction, supplements.rental, None
     step, timed, timeline = simulated.step, simulated.timed, simulated.scaled(correction.factors)
     factors, anchored_s = correction.factors, timeline.step_s
+    per_kind = timed.calls_per_kind
+    bounds = _bounds(timed, per_kind)
+    if supplements.learned is not None:
+        learned = supplements.learned.correction_of(job, step.precision.label, bounds.get("launch", 0.0))
     if learned is not None:
         timeline, factors = timeline.times(learned.factor), factors.times(learned.factor)
-    per_kind = timed.calls_per_kind
     floor_s = float((per_kind * timed.floor_s).sum())
     uncorrected_s = simulated.timeline.step_s
     breakdown = _above(min(floor_s, uncorrected_s), step_terms(timeline))
@@ -123,7 +126,7 @@ def assemble(
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
     terms = spread_terms(timed, simulated.timeline, cluster.gpu.arch)
-    spread = correction.narrowed(_spread(terms, job, cluster, step.family))
+    spread = correction.narrowed(_spread(terms, job, cluster, step))
     if learned is None:
         train = Interval.around(train_s, spread, floor_s)
     else:
@@ -159,7 +162,7 @@ def assemble(
             steps=times.steps,
             memory=memory,
             sources=_with_stall(sources, loading, seconds) if loading else sources,
-            bound_shares=_bounds(timed, per_kind),
+            bound_shares=bounds,
             unsupported=tuple(sorted({timed.kinds[i].name for i in unknown})),
             unsupported_bytes_share=unknown_share,
             floor_s=floor_s,
@@ -209,11 +212,11 @@ def _with_stall(sources: Mapping[str, float], loading: Loading, step_s: float) -
     return {**shares, loading.source: shares.get(loading.source, 0.0) + share}
 
 
-def _spread(terms: SpreadTerms, job: Job, cluster: Cluster, family: str) -> float:
-    calibration, gpu = cluster.gpu.calibration, cluster.gpu
+def _spread(terms: SpreadTerms, job: Job, cluster: Cluster, step: TrainingStep) -> float:
+    calibration, gpu, family = cluster.gpu.calibration, cluster.gpu, step.family
     if calibration is None:
-        precision = job.precision_spec.label
-        if job.precision_spec.tf32_convolutions:  # the kernels of two precisions, both of which have been measured
+        precision = step.precision.label
+        if step.precision.tf32_convolutions:  # the kernels of two precisions, both of which have been measured
             precision = "tf32" if gpu.has("tf32") else "fp32"
         kind = kind_of(family, precision, job.layout_spec)
         facts = JobFacts(family, gpu.name, gpu.arch, precision, job.framework, cluster.gpus, kind)

@@ -1,7 +1,7 @@
 """The correction of an estimate by outcomes of other jobs on the same cluster: one factor on the step, and its spread.
 
-`serve.learning` makes it; anchors (`correction.py`) come first, so that it corrects what they leave. The factor is one
-on everything in the step, since an outcome is the time of a whole step: all terms keep their shares.
+`serve.learning` makes it (`Corrections`); anchors (`correction.py`) come first, so that it corrects what they leave.
+The factor is one on everything in the step, since an outcome is the time of a whole step: all terms keep their shares.
 """
 
 from __future__ import annotations
@@ -9,11 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from precision_time.estimate.interval import Z90, Interval
 
+if TYPE_CHECKING:
+    from precision_time.job.job import Job
+
 _COUNTED = ("gpu", "framework", "precision", "family", "model", "job")
+
+
+class Corrections(Protocol):
+    """What outcomes say about any job."""
+
+    def correction_of(self, job: Job, precision: str, launch: float) -> Learned | None:
+        """Of a job in a precision, launching its kernels being the limit for this share of their time; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,10 @@ class Learned:
     low: float = Z90
     high: float = Z90
     uncorrected_s: float | None = None
+
+    def correction_of(self, job: Job, precision: str, launch: float) -> Learned:
+        """The same for every job (`Corrections`)."""
+        return self
 
     def narrowed(self, log_spread: float) -> float:
         """The remaining spread of log(step time): without the share that the outcomes explain."""

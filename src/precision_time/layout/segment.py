@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.bounded_cache import STRUCTURES, bounded
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import OpSignature, Phase
 from precision_time.capture.kinds import SizedKinds, names_of
 
@@ -62,7 +62,7 @@ class JoinedSegments:
     lengths: NDArray[np.intp]
 
 
-@bounded(budget=STRUCTURES)
+@bounded()
 def joined_segments(segments: tuple[Segment, ...]) -> JoinedSegments:
     """At least one segment."""
     lengths = np.array([len(segment) for segment in segments], dtype=np.intp)

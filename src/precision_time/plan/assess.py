@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from precision_time.estimate.interval import Interval
+    from precision_time.estimate.learned import Corrections, Learned
     from precision_time.estimate.levels import Distribution
     from precision_time.job.job import Job
 
@@ -26,6 +27,7 @@ class Assessed:
     floor_s         physical floor of a step
     finish          from submission to the end; `wall`: on the GPUs; None without a length of the run
     parts           seconds of the run by part, in the median
+    learned         what outcomes of the cluster's jobs changed; of a schedule, its last part
     error           why there is no estimate; then the other fields are empty
     """
 
@@ -43,6 +45,7 @@ class Assessed:
     sources: Mapping[str, float] | None = None
     rests_on: tuple[str, ...] = ()
     parts: Mapping[str, float] | None = None
+    learned: Learned | None = None
     error: str | None = None
 
     @property
@@ -64,7 +67,7 @@ class Assessed:
         return f"{job.layout} · {job.batch_size} x {job.grad_accum}{recompute}"
 
 
-def assess_batches(jobs: Sequence[Job], least_fit: float = 0.5) -> list[Assessed]:
+def assess_batches(jobs: Sequence[Job], least_fit: float = 0.5, learned: Corrections | None = None) -> list[Assessed]:
     """Candidates that differ in their micro-batch alone, the smallest first, at one global batch.
 
     A larger micro-batch needs no less memory, as long as as many are in flight. So once one fits with a probability
@@ -76,7 +79,7 @@ def assess_batches(jobs: Sequence[Job], least_fit: float = 0.5) -> list[Assessed
         if unfit is not None and _as_many_in_flight(job):
             rows.append(Assessed(job, unfit.fits, unfit.peak_bytes, unfit.missing_bytes))
             continue
-        rows.append(assess(job, least_fit))
+        rows.append(assess(job, least_fit, learned))
         if unfit is None and not rows[-1].predicted and not rows[-1].error:
             unfit = rows[-1]
     return rows
@@ -89,10 +92,10 @@ def _as_many_in_flight(job: Job) -> bool:
     return job.grad_accum >= 2 * layout.pp and layout.schedule != "gpipe"
 
 
-def assess(job: Job, least_fit: float = 0.5) -> Assessed:
+def assess(job: Job, least_fit: float = 0.5, learned: Corrections | None = None) -> Assessed:
     """The candidate; its time is not predicted where it fits with a probability below `least_fit`."""
     try:
-        found = predict_if_fits(job, least_fit)
+        found = predict_if_fits(job, least_fit, learned)
     except PrecisionTimeError as error:
         return Assessed(job, error=str(error))
     if isinstance(found, Memory):
@@ -113,4 +116,5 @@ def assess(job: Job, least_fit: float = 0.5) -> Assessed:
         sources=dict(estimate.sources),
         rests_on=tuple(use.id for use in estimate.anchors.nearest),
         parts={name: part.p50 for name, part in goodput.parts.items()} if goodput else None,
+        learned=estimate.learned,
     )

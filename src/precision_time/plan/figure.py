@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.estimate.goodput import LABELS
 from precision_time.estimate.quantile import label
+from precision_time.plan.options import distinct
 from precision_time.report import figure as figures
 from precision_time.report.page import page
 from precision_time.report.write import write_whole
@@ -46,7 +47,7 @@ def _draw(plan: Plan) -> Any:
 
 def _map(axes: Any, plan: Plan) -> None:
     """Time against cost, colour by GPU, size by count; the front joined, the choice marked."""
-    options = _best(_shown(plan))
+    options = distinct(plan.shown)
     scale, unit = unit_for(plan.chosen.objective("time"))
     names = list(dict.fromkeys(o.assessed.job.gpu for o in options))
     for place, name in enumerate(names):
@@ -107,11 +108,6 @@ def _scales(axes: Any, priced: bool) -> None:
     axes.tick_params(labelsize=9)
 
 
-def _shown(plan: Plan) -> list[Option]:
-    """The options of the plan; of a searched schedule, those of the chosen length."""
-    return [o for o in plan.options if not plan.by_share or o.share == plan.chosen.share]
-
-
 def _name(option: Option) -> str:
     job = option.assessed.job
     names = [part.precision for part in job.schedule] or [job.precision]
@@ -122,7 +118,7 @@ def _name(option: Option) -> str:
 def _goals(axes: Any, plan: Plan) -> None:
     """Deadlines and budgets that some option meets, by the confidence: above and right of each line."""
     levels = sorted({0.5, 0.75, plan.goal.confidence, 0.95})
-    shown = [(level, _reach(_shown(plan), level)) for level in levels]
+    shown = [(level, _reach(plan.shown, level)) for level in levels]
     scale, unit = unit_for(plan.chosen.objective("time"))
     corners = [corner for _, front in shown for corner in front]
     limit_s, budget = (plan.goal.deadline_hours or 0.0) * 3600.0, plan.goal.budget_usd or 0.0
@@ -161,16 +157,6 @@ def _reach(options: Sequence[Option], level: float) -> list[tuple[float, float]]
         if not front or usd < front[-1][1]:
             front.append((seconds, usd))
     return front
-
-
-def _best(options: Sequence[Option]) -> list[Option]:
-    """The layout and micro-batch that is done first, of every GPU type, count, precision and provider."""
-    kept: dict[tuple[object, ...], Option] = {}
-    for option in sorted(options, key=lambda o: o.objective("time")):
-        job = option.assessed.job
-        place = (job.gpu, job.gpus, option.assessed.precision, option.offer.provider, option.offer.reserved)
-        kept.setdefault((*place, option.spot is None), option)
-    return list(kept.values())
 
 
 def _chance(axes: Any, plan: Plan) -> None:

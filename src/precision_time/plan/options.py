@@ -90,8 +90,15 @@ class Option:
             "spot": dataclasses.asdict(self.spot) if self.spot else None,
             "peak_bytes": self.assessed.peak_bytes,
             "job": job.to_dict(),
+            **({"learned": learned.to_dict()} if (learned := self.assessed.learned) else {}),
             **further,
         }
+
+    def brief(self) -> dict[str, Any]:
+        """What a picture shows of it; time and cost in the median."""
+        job = self.assessed.job
+        named = {"gpu": job.gpu, "gpus": job.gpus, "precision": self.assessed.precision}
+        return {**named, "finish_s": self.finish.median, "cost_usd": self.cost.median}
 
     def _at(self, probability: float) -> dict[str, float | None]:
         """Times and cost at a quantile."""
@@ -127,6 +134,16 @@ def option_of(
     cost = wall.scaled(usd / 3600.0)
     chance = assessed.fits * min(in_time, in_budget)  # the tighter limit decides
     return Option(assessed, offer, finish, wall, usd, chance, in_time, in_budget, energy, co2, cost, share=share)
+
+
+def distinct(options: Iterable[Option]) -> list[Option]:
+    """The layout and micro-batch that is done first, of every GPU type, count, precision and provider."""
+    kept: dict[tuple[object, ...], Option] = {}
+    for option in sorted(options, key=lambda o: o.objective("time")):
+        job = option.assessed.job
+        place = (job.gpu, job.gpus, option.assessed.precision, option.offer.provider, option.offer.reserved)
+        kept.setdefault((*place, option.spot is None), option)
+    return list(kept.values())
 
 
 def front(options: Iterable[Option], objective: str = "cost") -> tuple[Option, ...]:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import JobError, PlanError
+from precision_time.estimate.learned import Corrections
 from precision_time.estimate.quantile import probability_of
 from precision_time.job.job import Job
 from precision_time.plan.assess import Assessed
 from precision_time.plan.goal import Goal
 from precision_time.plan.grid import grid_of
-from precision_time.plan.options import Option, front, least, option_of
+from precision_time.plan.options import Option, distinct, front, least, option_of
 from precision_time.plan.ranking import assessed
 from precision_time.plan.space import Candidates, Space, candidates, combinations
 from precision_time.plan.spot import PUBLISHED, Market, market_of
@@ -82,6 +83,11 @@ class Plan:
         """
         return dataclasses.replace(self, quantile=probability_of(probability))
 
+    @property
+    def shown(self) -> list[Option]:
+        """The options that pictures show: of a searched schedule, those of the chosen length."""
+        return [option for option in self.options if not self.by_share or option.share == self.chosen.share]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         from precision_time.plan.worth import worth_measuring
@@ -93,6 +99,7 @@ class Plan:
             "tried": self.tried,
             "chosen": self.chosen.to_dict(self.quantile),
             "front": [option.to_dict(self.quantile) for option in self.front],
+            "others": [option.brief() for option in distinct(self.shown) if option not in self.front],
             "meet_the_goal": len(self.others),
             "by_share": [{"share": option.share, **option.to_dict(self.quantile)} for option in self.by_share],
             "left_out": [{"count": r.count, "reason": r.text, "nearest": r.nearest} for r in self.reasons],
@@ -119,23 +126,32 @@ def plan(
     *,
     workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
+    learned: Corrections | None = None,
 ) -> Plan:
     """The plan of a job whose run has a length (epochs, steps or samples).
 
     `workers` processes, or any executor (that of a Dask cluster, say), share the candidates; the plan is the same.
+    `learned`: corrections by outcomes of the cluster's jobs; every candidate gets its own.
     Raises `PlanError` where nothing meets the goal: it names what binds, and the nearest goals that can be met.
     """
     with WithoutCollection():
-        return _plan(job, goal or Goal(), space or Space(), workers, progress)
+        return _plan(job, goal or Goal(), space or Space(), workers, progress, learned)
 
 
-def _plan(job: Job, goal: Goal, space: Space, workers: Workers, progress: Callable[[int, int], None] | None) -> Plan:
+def _plan(
+    job: Job,
+    goal: Goal,
+    space: Space,
+    workers: Workers,
+    progress: Callable[[int, int], None] | None,
+    learned: Corrections | None,
+) -> Plan:
     _check_length(job)
     if goal.objective == "co2" and space.grid is None:
         raise JobError("objective co2 needs a grid; name a country, for example --grid france, or give grams per kWh")
     market = market_of(space.spot) if space.spot is not None else None
-    found = candidates(job, space, goal)
-    rows, options = _judged(found, _Judging(space, goal, market, workers, progress))
+    found, judging = candidates(job, space, goal), _Judging(space, goal, market, workers, progress, learned)
+    rows, options = _judged(found, judging)
     meeting = [option for option in options if option.chance >= goal.confidence]
     reasons = (*_unfit(rows), *_missed(options, goal), *_grouped(found.refused))
     if market is not None:
@@ -143,7 +159,7 @@ def _plan(job: Job, goal: Goal, space: Space, workers: Workers, progress: Callab
     if not meeting:
         if found.pruned:  # the nearest goals are those of all candidates
             found = candidates(job, space, Goal())
-            rows, options = _judged(found, _Judging(space, goal, market, workers, progress))
+            rows, options = _judged(found, judging)
         if not found.jobs:
             raise PlanError(f"no candidate is left: {'; '.join(map(str, _grouped(found.refused)))}")
         raise _infeasible(goal, options, rows, reasons)
@@ -178,6 +194,7 @@ class _Judging:
     market: Market | None
     workers: Workers
     progress: Callable[[int, int], None] | None
+    learned: Corrections | None
 
 
 def _judged(found: Candidates, by: _Judging) -> tuple[list[Assessed], list[Option]]:
@@ -185,7 +202,7 @@ def _judged(found: Candidates, by: _Judging) -> tuple[list[Assessed], list[Optio
 
     A candidate that fits less surely than the goal asks cannot meet it whatever its time, so it is not predicted.
     """
-    rows = assessed(found.jobs, by.goal.confidence, by.workers, by.progress)
+    rows = assessed(found.jobs, by.goal.confidence, by.workers, by.progress, by.learned)
     grid = by.space.grid
     grams = grid_of(grid).grams_per_kwh if grid is not None else None
     options = [
@@ -314,6 +331,8 @@ def _basis(chosen: Option, space: Space) -> tuple[str, ...]:
     lines = [f"kernel and communication times: {known}"]
     if row.rests_on:
         lines.append(f"corrected by measured jobs, the nearest {', '.join(row.rests_on[:2])}")
+    if row.learned is not None and row.learned.outcomes:
+        lines.append(f"{row.learned}; every candidate by what the outcomes say about its own GPU and precision")
     price = chosen.offer.price
     if chosen.spot is not None and price is not None:
         lines.append(f"price: {price.provider} {price.region}, on the spot market and on demand, {price.trust}")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from precision_time.errors import JobError
+from precision_time.estimate.learned import Corrections
 from precision_time.estimate.quantile import label, probability_of, quantile_of
 from precision_time.global_batch import global_batch_of
 from precision_time.job.job import Job
@@ -132,12 +133,14 @@ def rank_layouts(
     largest_batch: bool = False,
     workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
+    learned: Corrections | None = None,
 ) -> Layouts:
     """All valid layouts of the job on its GPUs at the same global batch, the fastest first.
 
     `least_fit`: probability of fitting in memory below which a layout is left out. `largest_batch`: every layout and
     recomputation at its largest micro-batch that fits, any divisor of a replica's share; else at all powers of two that
-    divide it. Raises `JobError` where none is valid or none fits.
+    divide it. `learned`: corrections by outcomes of the cluster's jobs.
+    Raises `JobError` where none is valid or none fits.
     """
     gpus = gpus or job.gpus
     batch = global_batch or global_batch_of(job)
@@ -150,7 +153,7 @@ def rank_layouts(
             f"no layout of {job.model} on {gpus} GPUs makes up a global batch of {batch} samples; take a multiple of "
             f"the data-parallel ranks, for example --global-batch-size {max(1, round(batch / gpus)) * gpus}"
         )
-    found = assessed(jobs, least_fit, workers, progress)
+    found = assessed(jobs, least_fit, workers, progress, learned)
     rows = sorted((row for row in found if row.step), key=lambda row: row.step.p50 if row.step else 0.0)
     unfit = [row for row in found if not row.error and not row.predicted]
     if not rows:
@@ -193,6 +196,7 @@ def assessed(
     least_fit: float,
     workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
+    learned: Corrections | None = None,
 ) -> list[Assessed]:
     """Every job assessed, in order, by `workers` processes (None: as many as are worth starting) or an executor."""
     if len(jobs) > MOST_CANDIDATES:
@@ -211,9 +215,8 @@ def assessed(
     items = [tuple([jobs[index] for index in indices]) for indices in alike]
     rows: dict[int, Assessed] = {}
     report = None if progress is None else partial(_of_jobs, progress, len(jobs))
-    for indices, found in zip(
-        alike, map_chunks(partial(assess_batches, least_fit=least_fit), items, chunks, count, report), strict=True
-    ):
+    assess = partial(assess_batches, least_fit=least_fit, learned=learned)
+    for indices, found in zip(alike, map_chunks(assess, items, chunks, count, report), strict=True):
         rows.update(zip(indices, found, strict=True))
     return [rows[index] for index in range(len(jobs))]
 

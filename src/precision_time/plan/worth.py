@@ -15,6 +15,7 @@ from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.interval import Z90, Interval
 from precision_time.job.job import Job
 from precision_time.placement import cluster_of
+from precision_time.plan.assess import Assessed
 from precision_time.plan.options import Option
 from precision_time.prediction import predict
 
@@ -74,7 +75,7 @@ def _measured(option: Option, best: list[Option], before: float) -> Measurement 
             f"gpu={job.gpu},gpus={job.gpus},precision={job.precision},batch_size={job.batch_size},"
             f"grad_accum={job.grad_accum},step_time_s={step_s!r}"
         )
-        after = [_step(each.assessed.job, line) for each in best]
+        after = [_step(each.assessed, line) for each in best]
     except PrecisionTimeError:
         return None
     return Measurement(job, before, _width(after))
@@ -90,8 +91,9 @@ def _small(job: Job) -> Job:
     return job.replace(gpus=node, nodes=None)
 
 
-def _step(job: Job, line: str) -> Interval:
-    return predict(job.replace(anchors=[*(job.anchors or ("published",)), line])).step
+def _step(option: Assessed, line: str) -> Interval:
+    job = option.job
+    return predict(job.replace(anchors=[*(job.anchors or ("published",)), line]), learned=option.learned).step
 
 
 def _width(steps: Sequence[Interval | None]) -> float:

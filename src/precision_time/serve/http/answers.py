@@ -1,7 +1,7 @@
 """The questions that a worker process answers: from checked fields of a request to plain JSON values.
 
-Corrections come with the question (`learned`, one for each job), since what is learned lives in the process of the
-server; answers have the facets that corrections are chosen by.
+What the server has learned of a cluster is taught before (`teach`), and a question names the cluster whose outcomes
+correct its answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from precision_time.comparison import compare as compare_jobs
 from precision_time.comparison import crossed
 from precision_time.errors import DataError, JobError
 from precision_time.estimate.estimate import Estimate
-from precision_time.estimate.learned import Learned
 from precision_time.job.importers import merged
 from precision_time.job.importers.recognise import import_text
 from precision_time.job.job import Job
@@ -26,6 +25,8 @@ from precision_time.serve.http.job_file import job_in
 from precision_time.serve.http.limits import MOST_ROWS
 from precision_time.serve.http.safe_job import safe_job, safe_space
 from precision_time.serve.learning import Facets
+from precision_time.serve.learning.cluster import Cluster
+from precision_time.serve.learning.effects import shipped_variances
 
 DEFAULT_PRECISIONS = ("torch-fp32", "tf32", "amp-fp16", "amp-bf16")
 _AXES = {
@@ -34,29 +35,45 @@ _AXES = {
 """Fields of a comparison -> fields of a job; the last varies fastest."""
 
 
+_TAUGHT: dict[str, Cluster] = {}
+"""What is known of clusters; the server says what to forget."""
+
+
+def teach(asked: Mapping[str, Any]) -> dict[str, Any]:
+    for name in asked["forget"]:
+        _TAUGHT.pop(name, None)
+    name = asked["cluster"]
+    _TAUGHT[name] = Cluster.from_dict(name, shipped_variances(), asked["state"])
+    return {}
+
+
 def predict(asked: Mapping[str, Any]) -> dict[str, Any]:
-    estimate = _estimate(asked)
-    return {"estimate": estimate.to_dict(), "facets": Facets.of(estimate).to_dict()}
+    return _predicted(asked)[1]
 
 
 def walltime(asked: Mapping[str, Any]) -> dict[str, Any]:
-    estimate = _estimate(asked)
-    limit = limit_of(estimate, asked)
-    return {"estimate": estimate.to_dict(), "facets": Facets.of(estimate).to_dict(), "limit": limit}
+    estimate, answer = _predicted(asked)
+    return {**answer, "limit": limit_of(estimate, asked)}
+
+
+def _predicted(asked: Mapping[str, Any]) -> tuple[Estimate, dict[str, Any]]:
+    """The estimate of a job, corrected where a cluster is named, and an answer with its facets and with the step before
+    the correction."""
+    job, cluster = _job(asked), _cluster(asked)
+    base = predict_job(job)
+    estimate = base if cluster is None else predict_job(job, learned=cluster)
+    predicted = [base.step.p10, base.step.p50, base.step.p90]
+    return estimate, {"estimate": estimate.to_dict(), "facets": Facets.of(base).to_dict(), "predicted": predicted}
+
+
+def _cluster(asked: Mapping[str, Any]) -> Cluster | None:
+    return _TAUGHT[asked["cluster"]] if "cluster" in asked else None
 
 
 def limit_of(estimate: Estimate, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The time limit that is asked for."""
     limit = time_limit(estimate, asked.get("confidence", 0.95), asked.get("format", "seconds"))
     return {**limit.to_dict(), "resumes": limit.resumes}
-
-
-def _estimate(asked: Mapping[str, Any]) -> Estimate:
-    return predict_job(_job(asked), learned=_learned(asked.get("learned", [None])[0]))
-
-
-def _learned(given: Mapping[str, Any] | None) -> Learned | None:
-    return None if given is None else Learned.from_dict(given)
 
 
 def _job(asked: Mapping[str, Any]) -> Job:
@@ -79,20 +96,18 @@ def compare(asked: Mapping[str, Any]) -> dict[str, Any]:
             raise JobError(f"{name} and the other lists make {count:,} jobs; give at most {MOST_ROWS} at once")
     first = {name: values[0] for name, values in axes.items()}
     base = safe_job({**asked["job"], **first})
-    jobs = crossed([base], axes)
-    learned = dict(zip(map(repr, jobs), map(_learned, asked.get("learned", [])), strict=False))
-    comparison = compare_jobs(jobs, lambda job: predict_job(job, learned=learned.get(repr(job))))
+    cluster = _cluster(asked)
+    comparison = compare_jobs(crossed([base], axes), lambda job: predict_job(job, learned=cluster))
     if comparison.baseline is None:
         raise JobError(comparison.rows[0].error or "nothing to compare")
     if "quantile" in asked:
         comparison = comparison.with_quantile(asked["quantile"])
-    facets = [None if row.estimate is None else Facets.of(row.estimate).to_dict() for row in comparison.rows]
-    return {**comparison.to_dict(), "facets": facets}
+    return comparison.to_dict()
 
 
 def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
     goal, space = Goal(**asked.get("goal", {})), safe_space(asked.get("space", {}))
-    found = plan_job(_job(asked), goal, space)
+    found = plan_job(_job(asked), goal, space, learned=_cluster(asked))
     if "quantile" in asked:
         found = found.with_quantile(asked["quantile"])
     return {**found.to_dict(), "text": str(found)}
@@ -118,4 +133,5 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "compare": compare,
     "plan": plan,
     "import_file": import_file,
+    "teach": teach,
 }

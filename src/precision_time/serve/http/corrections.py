@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from precision_time.errors import DataError
-from precision_time.serve.learning import Facets, Learning
+from precision_time.serve.http.pool import Lesson
+from precision_time.serve.learning import Learning
 from precision_time.serve.learning.outcome import step_seconds
 from precision_time.serve.records import Recorded
 
@@ -40,10 +40,10 @@ class Corrections:
         if point is not None:
             self._points.setdefault(cluster, deque(maxlen=MOST_POINTS)).append(point)
 
-    def correction(self, cluster: str, facets: Mapping[str, str]) -> dict[str, Any] | None:
-        """The correction of a job of these facets, as `Learned.to_dict()`; None where the cluster has no outcomes."""
-        learned = self.learning.correction(cluster, Facets.from_dict(facets))
-        return learned.to_dict() if learned.outcomes else None
+    def lesson(self, cluster: str) -> Lesson | None:
+        """What a process has to know to correct a cluster's jobs; None where nothing was learned of it."""
+        known = self.learning.clusters.get(cluster)
+        return Lesson(cluster, known.number, known.to_dict) if known and known.jobs else None
 
     def accuracy(self, cluster: str) -> dict[str, Any]:
         """The error of every outcome against what was predicted for it, in their order."""

@@ -8,7 +8,9 @@ import json
 import os
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from precision_time.errors import ServeError
@@ -25,6 +27,20 @@ _LOOK_S = 0.25
 """How often the processor time of a late answer is looked at."""
 
 
+MOST_TAUGHT = 20
+"""Clusters that a process keeps at once, those asked for last; each takes up to some megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What was learned of a cluster, as a process has to know it before it answers. `number`: of the last outcome;
+    `state`: what `Cluster.from_dict` reads."""
+
+    cluster: str
+    number: int
+    state: Callable[[], Mapping[str, Any]]
+
+
 class Gone(Exception):  # noqa: N818 - what happened, not an error of this package
     """The process ended before it answered."""
 
@@ -35,6 +51,7 @@ class Worker:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._stat: int | None = None
+        self._taught: OrderedDict[str, int] = OrderedDict()
         with contextlib.suppress(OSError):
             self._stat = os.open(f"/proc/{process.pid}/stat", os.O_RDONLY)
 
@@ -55,8 +72,21 @@ class Worker:
             raise
         return worker
 
-    async def ask(self, question: bytes) -> dict[str, Any]:
-        """The reply; raises `Gone` where the process ends."""
+    async def ask(self, question: bytes, lesson: Lesson | None = None) -> dict[str, Any]:
+        """The reply, or that to the `lesson` before it where it has a problem. Raises `Gone` where the process ends."""
+        if lesson is not None and self._taught.get(lesson.cluster) != lesson.number:
+            self._taught.pop(lesson.cluster, None)
+            forget = [self._taught.popitem(last=False)[0]] if len(self._taught) >= MOST_TAUGHT else []
+            taught = {"ask": "teach", "cluster": lesson.cluster, "state": lesson.state(), "forget": forget}
+            reply = await self._answer(json.dumps(taught).encode())
+            if "problem" in reply:
+                return reply
+            self._taught[lesson.cluster] = lesson.number
+        if lesson is not None:
+            self._taught.move_to_end(lesson.cluster)
+        return await self._answer(question)
+
+    async def _answer(self, question: bytes) -> dict[str, Any]:
         stream = self._process.stdin
         try:
             stream.write(HEAD.pack(len(question)) + question)  # type: ignore[union-attr]
@@ -127,23 +157,24 @@ class Pool:
     def pids(self) -> list[int]:
         return sorted(worker.pid for worker in self._workers)
 
-    async def ask(self, ask: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a question of `answers.ANSWERS`. Raises `ProblemError`."""
+    async def ask(self, ask: str, asked: Mapping[str, Any], lesson: Lesson | None = None) -> dict[str, Any]:
+        """The answer to a question of `answers.ANSWERS`, corrected by a cluster. Raises `ProblemError`."""
         if self.waiting >= WAITING * self.count:
             raise ProblemError(503, f"{self.waiting} requests wait already; try again later", RETRY_S)
         self.waiting += 1
         try:
-            question = await _written({"ask": ask, **asked})
+            named = {} if lesson is None else {"cluster": lesson.cluster}
+            question = await _written({"ask": ask, **asked, **named})
             if ask not in SEARCHES:
-                return await self._asked(question, PREDICT_S)
+                return await self._asked(question, lesson, PREDICT_S)
             async with self._searches:
-                return await self._asked(question, SEARCH_S)
+                return await self._asked(question, lesson, SEARCH_S)
         finally:
             self.waiting -= 1
 
-    async def _asked(self, question: bytes, limit_s: float) -> dict[str, Any]:
+    async def _asked(self, question: bytes, lesson: Lesson | None, limit_s: float) -> dict[str, Any]:
         worker = await self._idle.get()
-        answering = asyncio.ensure_future(self._watched(worker, question, limit_s))
+        answering = asyncio.ensure_future(self._watched(worker, worker.ask(question, lesson), limit_s))
         try:
             reply = await asyncio.shield(answering)
         except asyncio.CancelledError:  # the client has gone; the worker ends its answer first
@@ -155,10 +186,12 @@ class Pool:
         answer: dict[str, Any] = reply["answer"]
         return answer
 
-    async def _watched(self, worker: Worker, question: bytes, limit_s: float) -> dict[str, Any]:
+    async def _watched(
+        self, worker: Worker, asking: Coroutine[Any, Any, dict[str, Any]], limit_s: float
+    ) -> dict[str, Any]:
         """The reply of a worker, which is idle again or replaced then."""
         began, cpu = time.monotonic(), worker.cpu_s()
-        reply = asyncio.ensure_future(worker.ask(question))
+        reply = asyncio.ensure_future(asking)
         wait_s = limit_s
         while True:
             done, _ = await asyncio.wait({reply}, timeout=wait_s)

@@ -33,8 +33,6 @@ from precision_time.serve.store import new_id
 
 Result = TypeVar("Result")
 DEFAULT_CLUSTER = "default"
-_NO_CLUSTER = ""
-"""Of replies that no outcome changes."""
 _STORE_THREADS = 8
 _LEARNED_AT_ONCE = 500
 _OWN_KEY = "job "
@@ -111,15 +109,13 @@ class Service:
         known = self.replies.get(same, self.learned.states)
         if known is not None:
             return Reply(known, cache=(cluster, self.learned.states.get(cluster, 0)))
-        answer = await self._answer(ask, question)
-        state, predicted = self.learned.states.get(cluster, 0), answer["estimate"]["step"]
-        correction = self.learned.correction(cluster, answer["facets"]) if state else None
-        if correction is not None:
-            answer = await self._answer(ask, {**question, "learned": [correction]})
+        state = self.learned.states.get(cluster, 0)
+        answer = await self._answer(ask, question, cluster)
+        if "learned" in answer["estimate"]:
             self.metrics.count("corrected")
         estimate, limit, kept = answer["estimate"], answer.get("limit"), None
         if keep:
-            made = _made(question, answer, cluster, predicted)
+            made = _made(question, answer, cluster)
             kept = await self._keep(made, key, state)
             if kept.id != made.id:
                 estimate, limit = kept.estimate, limit and _limit(kept.estimate, asked)
@@ -131,14 +127,16 @@ class Service:
             self.replies.add(same, cluster, state, reply)
         return Reply(reply, cache=(cluster, state))
 
-    async def _answer(self, ask: str, question: dict[str, Any]) -> dict[str, Any]:
-        """The answer of a worker; the same question, asked at once by many, is answered once."""
+    async def _answer(self, ask: str, question: dict[str, Any], cluster: str) -> dict[str, Any]:
+        """The answer of a worker, corrected by the outcomes of a cluster; the same question, asked at once by many, is
+        answered once."""
+        lesson = self.learned.lesson(cluster)
         if "graph" in question:  # large, and its digest is only checked by the worker
-            return await self.pool.ask(ask, question)
-        key = json.dumps([ask, question], sort_keys=True).encode()
+            return await self.pool.ask(ask, question, lesson)
+        key = json.dumps([ask, question, lesson and [cluster, lesson.number]], sort_keys=True).encode()
         asked = self._asked.get(key)
         if asked is None:
-            asked = asyncio.ensure_future(self.pool.ask(ask, question))
+            asked = asyncio.ensure_future(self.pool.ask(ask, question, lesson))
             self._asked[key] = asked
             asked.add_done_callback(lambda _: self._asked.pop(key, None))
             asked.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -160,21 +158,17 @@ class Service:
     # Searches and imports, of which nothing is kept.
 
     async def compare(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
-        cluster = asked.pop("cluster", DEFAULT_CLUSTER)
-        question, state = _question(asked), self.learned.states.get(cluster, 0)
-        answer = await self._answer("compare", question)
-        if state:
-            of_rows = [facets and self.learned.correction(cluster, facets) for facets in answer["facets"]]
-            answer = await self._answer("compare", {**question, "learned": of_rows})
-        return self._searched("compare", answer, cluster, state)
+        return await self._searched("compare", asked)
 
     async def plan(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
-        return self._searched("plan", await self._answer("plan", _question(asked)), _NO_CLUSTER, 0)
+        return await self._searched("plan", asked)
 
-    def _searched(self, ask: str, answer: Mapping[str, Any], cluster: str, state: int) -> Reply:
+    async def _searched(self, ask: str, asked: dict[str, Any]) -> Reply:
+        cluster = asked.pop("cluster", DEFAULT_CLUSTER)
+        state = self.learned.states.get(cluster, 0)
+        answer = await self._answer(ask, _question(asked), cluster)
         self.metrics.count("predictions", route=ask)
-        shown = {name: value for name, value in answer.items() if name != "facets"}
-        return Reply(to_json(shown).encode(), cache=(cluster, state))
+        return Reply(to_json(answer).encode(), cache=(cluster, state))
 
     async def import_file(self, asked: dict[str, Any], _path: Mapping[str, str]) -> Reply:
         return as_json(await self.pool.ask("import_file", asked))
@@ -295,9 +289,7 @@ def _limit(estimate: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, A
     return limit_of(Estimate.from_dict(estimate), asked)
 
 
-def _made(
-    question: Mapping[str, Any], answer: Mapping[str, Any], cluster: str, uncorrected: Mapping[str, float]
-) -> Prediction:
+def _made(question: Mapping[str, Any], answer: Mapping[str, Any], cluster: str) -> Prediction:
     """The prediction of an answer, not yet kept."""
     return Prediction(
         id=new_id(),
@@ -306,7 +298,7 @@ def _made(
         job=question["job"],
         estimate=answer["estimate"],
         facets=answer["facets"],
-        predicted=(uncorrected["p10"], uncorrected["p50"], uncorrected["p90"]),
+        predicted=tuple(answer["predicted"]),
         versions=_versions(),
     )
 

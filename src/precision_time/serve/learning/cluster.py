@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from precision_time.estimate.learned import Learned
+from precision_time.job.job import Job
 from precision_time.serve.learning.anomalies import Anomaly, anomaly_of
 from precision_time.serve.learning.conformal import Tails
 from precision_time.serve.learning.effects import Variances
 from precision_time.serve.learning.facets import Facets
-from precision_time.serve.learning.outcome import LARGEST_RATIO, Known, Observed
+from precision_time.serve.learning.outcome import LARGEST_RATIO, Known, Observed, has_own_anchors
 from precision_time.serve.learning.posterior import JobOutcomes, Posterior
 
 MOST_JOBS, MOST_REPEATS, MOST_ANOMALIES, MOST_SOFTWARE = 200, 8, 50, 50
 """Jobs of a cluster that are kept, those with the latest outcomes; outcomes of each; anomalies; kinds of nodes whose
 current software is kept."""
-YEARLY, RELEASE = 0.05, 0.05
-"""Spread that is added to an outcome for every year of its age, and where it ran on or was predicted by other software
-than the latest outcome of that GPU and framework: chosen."""
+YEARLY = 0.05
+"""Spread that is added to an outcome for every year of its age: chosen."""
 _YEAR_S = 365.25 * 86400.0
 _COUNTED = ("gpu", "framework", "precision", "family", "model", "job")
 _TWINS = ("model", "precision", "gpu", "framework")
@@ -91,7 +92,7 @@ class Cluster:
         """What the outcomes say about a job."""
         if not self.jobs:
             return Learned(self.name, 0)
-        found = self.posterior.predicted(facets)
+        found = self.posterior.predicted(replace(facets, release=self.current.get(_kind(facets), "")))
         sharing = {name: self.counts[name][getattr(facets, name)] for name in _COUNTED}
         return Learned(
             cluster=self.name,
@@ -103,6 +104,12 @@ class Cluster:
             low=self.tails.low,
             high=self.tails.high,
         )
+
+    def correction_of(self, job: Job, precision: str, launch: float) -> Learned | None:
+        """The correction of a job in a precision; None where it has anchors of its own, which may be the same runs."""
+        if has_own_anchors(job.anchors):
+            return None
+        return self.correction(Facets.of_job(job, launch, precision=precision))
 
     def learn(self, observed: Observed) -> Expected | None:
         """Take in an outcome; returns what was expected of it, None where it is too far off to be learned."""
@@ -138,19 +145,9 @@ class Cluster:
     def posterior(self) -> Posterior:
         if self._posterior is None:
             latest = max(known.at for job in self.jobs.values() for known in job.outcomes)
-            jobs = [self._aged(job, latest) for job in self.jobs.values()]
-            self._posterior = Posterior(jobs, self.variances)
+            groups = [group for job in self.jobs.values() for group in _by_release(job, latest)]
+            self._posterior = Posterior(groups, self.variances)
         return self._posterior
-
-    def _aged(self, job: KnownJob, latest: float) -> JobOutcomes:
-        current = self.current.get(_kind(job.facets))
-        ratios = tuple(math.log(known.measured_s / job.predicted_s) for known in job.outcomes)
-        aged = tuple(
-            YEARLY**2 * max(latest - known.at, 0.0) / _YEAR_S
-            + (RELEASE**2 if current is not None and known.software != current else 0.0)
-            for known in job.outcomes
-        )
-        return JobOutcomes(job.facets, ratios, aged)
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
@@ -196,6 +193,18 @@ class Cluster:
             unused=given["unused"],
             number=given["number"],
             current=dict(given["current"]),
+        )
+
+
+def _by_release(job: KnownJob, latest: float) -> Iterator[JobOutcomes]:
+    """The outcomes of a job on each release of its software; they are older than the `latest` of the cluster."""
+    ordered = sorted(job.outcomes, key=lambda known: (known.software, known.number))
+    for release, group in groupby(ordered, key=lambda known: known.software):
+        known = list(group)
+        yield JobOutcomes(
+            replace(job.facets, release=release),
+            tuple(math.log(each.measured_s / job.predicted_s) for each in known),
+            tuple(YEARLY**2 * max(latest - each.at, 0.0) / _YEAR_S for each in known),
         )
 
 

@@ -33,6 +33,7 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "family in a precision": ("family", "precision", "setting"),
     "model in a framework": ("model", "framework"),
     "configuration": ("model", "framework", "gpu", "precision", "setting"),
+    "release": ("gpu", "framework", "release"),
     "launches": ("framework",),
 }
 """Effect -> facets that two jobs of a cluster must have in common to share it."""

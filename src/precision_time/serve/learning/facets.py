@@ -40,6 +40,7 @@ class Facets:
     setting     memory format, attention and execution, which decide the kernels
     job         digest of all fields that decide the step: two jobs with one digest are the same job
     launch      share of the kernels' time that is limited by launching, from 0 to 1
+    release     of the software that ran it; of a job that has not run yet, what its cluster has (`Cluster`)
     """
 
     gpu: str
@@ -50,6 +51,7 @@ class Facets:
     setting: str
     job: str
     launch: float = 0.0
+    release: str = ""
 
     @classmethod
     def of(cls, estimate: Estimate) -> Facets:
@@ -57,10 +59,11 @@ class Facets:
         return cls.of_job(estimate.job, estimate.bound_shares.get("launch", 0.0))
 
     @classmethod
-    def of_job(cls, job: Job, launch: float, framework: str | None = None) -> Facets:
-        """The facets of a job. `framework`: that it ran in, where another one stands for it in the job."""
+    def of_job(cls, job: Job, launch: float, framework: str | None = None, precision: str | None = None) -> Facets:
+        """The facets of a job. `framework`: that it ran in, where another one stands for it in the job. `precision`: of
+        a part of its schedule, where that is not the last one."""
         ran_in = framework or job.framework
-        precision = job.schedule[-1].precision if job.schedule else job.precision_spec.label
+        precision = precision or (job.schedule[-1].precision if job.schedule else job.precision_spec.label)
         return cls(
             gpu=catalog_of(job).gpu(job.gpu).name[:LONGEST],
             framework=ran_in[:LONGEST],
@@ -75,9 +78,9 @@ class Facets:
     @classmethod
     def from_dict(cls, given: Mapping[str, str]) -> Facets:
         """Facets as a `Prediction` keeps them. Raises `DataError` where one is absent or no text."""
-        if missing := [item.name for item in fields(cls) if not isinstance(given.get(item.name), str)]:
+        if missing := [name for name in _KEPT if not isinstance(given.get(name), str)]:
             raise DataError(f"facets have no text {missing[0]!r}; they are written by Facets.to_dict()")
-        values: dict[str, Any] = {item.name: given[item.name][:LONGEST] for item in fields(cls)}
+        values: dict[str, Any] = {name: given[name][:LONGEST] for name in _KEPT}
         try:
             values["launch"] = min(max(float(values["launch"]), 0.0), 1.0)
         except ValueError:
@@ -86,7 +89,11 @@ class Facets:
 
     def to_dict(self) -> dict[str, str]:
         """As texts; `from_dict` reads them back."""
-        return {item.name: f"{getattr(self, item.name)}" for item in fields(self)}
+        return {name: f"{getattr(self, name)}" for name in _KEPT}
+
+
+_KEPT = tuple(item.name for item in fields(Facets) if item.name != "release")
+"""What a prediction keeps: the release is known when the job has run."""
 
 
 def _family(job: Job) -> str:

@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError
-from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.learned import Learned
-from precision_time.job.job import Job
-from precision_time.prediction import predict
 from precision_time.report.write import write_whole
 from precision_time.serve.learning.anomalies import Anomaly
 from precision_time.serve.learning.cluster import Cluster, Expected
@@ -59,18 +56,13 @@ class Learning:
             del self.clusters[next(iter(self.clusters))]
         return cluster.learn(observed)
 
+    def cluster(self, name: str) -> Cluster:
+        """What corrects the jobs of a cluster; an unknown one has no outcomes, and leaves the published base."""
+        return self.clusters.get(name) or Cluster(name, self.variances)
+
     def correction(self, cluster: str, facets: Facets) -> Learned:
-        """What the outcomes of a cluster say about a job; of an unknown cluster: nothing, the published base."""
-        known = self.clusters.get(cluster)
-        return known.correction(facets) if known else Learned(cluster, 0)
-
-    def predict(self, job: Job, cluster: str, uncorrected: Estimate | None = None) -> Estimate:
-        """The estimate of a job on a cluster. `uncorrected`: what `predict(job)` gives, where the caller has it.
-
-        Raises what `predict` raises.
-        """
-        base = uncorrected or predict(job)
-        return predict(job, learned=self.correction(cluster, Facets.of(base)))
+        """What the outcomes of a cluster say about a job."""
+        return self.cluster(cluster).correction(facets)
 
     def anomalies(self, cluster: str | None = None) -> tuple[Anomaly, ...]:
         """The latest anomalies of a cluster, or of all, the last first."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any
 
 from precision_time.errors import DataError
 from precision_time.estimate.interval import Z90
+from precision_time.job.anchors import PUBLISHED
 from precision_time.report.printable import printable
 from precision_time.serve.learning.facets import Facets
 from precision_time.serve.records import Outcome, Prediction, Recorded
@@ -79,9 +80,11 @@ class Observed:
 
     @classmethod
     def of(cls, recorded: Recorded) -> Observed | None:
-        """The outcome as it is learned; None where it tells nothing of the step, or its prediction has no facets (it is
-        of another version)."""
+        """The outcome as it is learned; None where it tells nothing of the step, where its prediction has no facets (it
+        is of another version) or was corrected by anchors of its own."""
         prediction, outcome = recorded.prediction, recorded.outcome
+        if has_own_anchors(prediction.job.get("anchors") or ()):
+            return None
         try:
             facets = Facets.from_dict(prediction.facets)
         except DataError:
@@ -104,6 +107,11 @@ class Observed:
             varies=_variation(outcome),
             full=outcome.peak_bytes / capacity if outcome.peak_bytes and capacity else None,
         )
+
+
+def has_own_anchors(anchors: Sequence[str]) -> bool:
+    """Whether others than the published anchors correct a job, or none do: it starts from another base."""
+    return any(entry != PUBLISHED for entry in anchors)
 
 
 def step_seconds(prediction: Prediction, outcome: Outcome) -> float | None:

@@ -29,7 +29,8 @@ _SLOWEST = math.log(6.0)
 
 @dataclass(frozen=True, slots=True)
 class JobOutcomes:
-    """The outcomes of one job: log(measured / predicted), and what is added to the variance of each by its age."""
+    """The outcomes of one job on one release of its software (`facets.release`): log(measured / predicted), and what is
+    added to the variance of each by its age."""
 
     facets: Facets
     ratios: tuple[float, ...]
@@ -51,58 +52,61 @@ class Predicted:
 
 
 class Posterior:
-    """What the outcomes of a cluster say. Jobs are sorted by their key, so that sums have one order."""
+    """What the outcomes of a cluster say. `groups` are sorted by job and release, so that sums have one order."""
 
-    def __init__(self, jobs: Sequence[JobOutcomes], variances: Variances) -> None:
+    def __init__(self, groups: Sequence[JobOutcomes], variances: Variances) -> None:
         self.variances, self._squares = variances, variances.squares
-        self.jobs = sorted(jobs, key=lambda job: job.facets.job)
-        self._places = {job.facets.job: place for place, job in enumerate(self.jobs)}
-        self._coded = Coded([job.facets for job in self.jobs])
-        if self.jobs:
+        self.groups = sorted(groups, key=lambda group: (group.facets.job, group.facets.release))
+        self._jobs: dict[str, int] = {}
+        self._job_of = np.array([self._jobs.setdefault(g.facets.job, len(self._jobs)) for g in self.groups], np.int64)
+        self._coded = Coded([group.facets for group in self.groups])
+        if self.groups:
             self._solve()
 
     def _solve(self) -> None:
-        owner = np.array([i for i, job in enumerate(self.jobs) for _ in job.ratios])
-        ratio = np.array([r for job in self.jobs for r in job.ratios])
-        noise = self.variances.noise**2 + np.array([a for job in self.jobs for a in job.aged])
-        count, own = len(self.jobs), self.variances.job**2
+        owner = np.array([i for i, group in enumerate(self.groups) for _ in group.ratios])
+        ratio = np.array([r for group in self.groups for r in group.ratios])
+        noise = self.variances.noise**2 + np.array([a for group in self.groups for a in group.aged])
+        count, own = len(self.groups), self.variances.job**2
         between = self._coded.shared(self._squares)
-        of_outcome, of_job = np.ones(len(ratio)), np.ones(count)
+        same_job = self._job_of[:, None] == self._job_of[None, :]
+        of_outcome, of_job = np.ones(len(ratio)), np.ones(len(self._jobs))
         for _ in range(ROUNDS):
             precision = np.bincount(owner, of_outcome / noise, count)
             middle = np.bincount(owner, of_outcome / noise * ratio, count) / precision
-            covariance = between + np.diag(own / of_job + 1.0 / precision)
+            covariance = between + same_job * (own / of_job)[self._job_of] + np.diag(1.0 / precision)
             pull = np.linalg.solve(covariance, middle)
             before = of_job, of_outcome
-            of_job = _weight(own / of_job * pull, own)
+            of_job = _weight(own / of_job * np.bincount(self._job_of, pull, len(of_job)), own)
             of_outcome = _weight(ratio - (middle - pull / precision)[owner], noise)
             if max(np.abs(of_job - before[0]).max(), np.abs(of_outcome - before[1]).max()) < SETTLED:
                 break
-        self._inverse, self._pull, self._middle = np.linalg.inv(covariance), pull, middle
-        self._own = np.diag(covariance) - np.diag(between) - 1.0 / precision
-        self._shared_means = between @ pull
+        self._inverse, self._pull, self._own = np.linalg.inv(covariance), pull, own / before[0]
+        self._unshared = middle - between @ pull
 
     def predicted(self, facets: Facets) -> Predicted:
         """The conditional mean for a job, which may have outcomes of its own, and what is explained."""
         prior = prior_variance(facets, self._squares) + self.variances.job**2
-        if not self.jobs:
+        if not self.groups:
             return Predicted(0.0, 0.0)
         with_these = self._coded.shared_with(facets, self._squares)
-        place = self._places.get(facets.job)
-        if place is None:
-            explained = float(with_these @ self._inverse @ with_these)
-            return Predicted(float(with_these @ self._pull), _share(explained, prior))
-        own_variance = float(self._own[place])
-        with_these[place] += own_variance
+        shared, job = float(with_these @ self._pull), self._jobs.get(facets.job)
+        if job is None:
+            return Predicted(shared, _share(float(with_these @ self._inverse @ with_these), prior))
+        its, variance = self._job_of == job, float(self._own[job])
+        with_these[its] += variance
         explained = float(with_these @ self._inverse @ with_these)
-        prior += own_variance - self.variances.job**2
-        shared, own = float(self._shared_means[place]), float(self._own[place] * self._pull[place])
-        broken = self._broken(place) if len(self.jobs[place].ratios) == 1 else 0.0
-        return Predicted(shared + (1.0 - broken) * own, _share(explained, prior) * (1.0 - broken), broken)
+        broken = (
+            self._broken(int(np.argmax(its)))
+            if sum(len(self.groups[i].ratios) for i in np.flatnonzero(its)) == 1
+            else 0.0
+        )
+        mean = shared + (1.0 - broken) * variance * float(self._pull[its].sum())
+        return Predicted(mean, _share(explained, prior + variance - self.variances.job**2) * (1.0 - broken), broken)
 
-    def _broken(self, place: int) -> float:
+    def _broken(self, group: int) -> float:
         """Probability that the only outcome of a job is of a broken machine."""
-        off = float(self._middle[place] - self._shared_means[place])
+        off = float(self._unshared[group])
         if not 0.0 < off < _SLOWEST:
             return 0.0
         scale = math.hypot(self.variances.job, self.variances.noise)

@@ -78,6 +78,19 @@ export function drawFront(root, plan) {
   const chosen = options.findIndex((option) => JSON.stringify(option.job) === JSON.stringify(plan.chosen.job));
   const x = ends([...times, ...near(deadline, times)]);
   const y = ends([...costs, ...near(budget, costs)]);
+  const others = plan.others.map((option) => [option.finish_s / scale, option.cost_usd]).filter(([time, cost]) => time >= x[0] && time <= x[1] && cost >= y[0] && cost <= y[1]);
+  const beaten = (chart) => {
+    const { ctx } = chart;
+    ctx.save();
+    ctx.fillStyle = colour("--soft");
+    ctx.globalAlpha = 0.35;
+    for (const [time, cost] of others) {
+      ctx.beginPath();
+      ctx.arc(chart.valToPos(time, "x", true), chart.valToPos(cost, "y", true), 2.5 * devicePixelRatio, 0, 2 * Math.PI);
+      ctx.fill();
+    }
+    ctx.restore();
+  };
   const lines = (chart) => {
     const { ctx, bbox } = chart;
     ctx.save();
@@ -115,7 +128,7 @@ export function drawFront(root, plan) {
         { ...axis("cost (US dollars)", (value) => `$${short(value)}`, 64), splits: () => ticks(y) },
       ],
       series: [{}, { stroke: colour("--accent"), width: 2, points: { show: true, size: 9, fill: colour("--accent") } }],
-      hooks: { draw: [lines] },
+      hooks: { drawAxes: [beaten], draw: [lines] },
       plugins: [hint((at) => `${options[at].gpus} x ${options[at].gpu}, ${options[at].precision}: ${fixed(times[at], 2)} ${unit}, ${usd(costs[at])}`)],
     },
   }));

@@ -4,7 +4,7 @@ import { latest } from "./api.js";
 import { drawFront } from "./charts.js";
 import { checks } from "./choose.js";
 import { h, newId, put, speak, table, wide } from "./dom.js";
-import { fixed, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
+import { change, fixed, humanBytes, humanCount, humanSeconds, interval, percent, secondsInterval, usd } from "./units.js";
 import words from "./words.js";
 
 const FIELDS = {
@@ -132,11 +132,12 @@ export class PlanView {
       h("section", { class: "panel chosen" }, h("h3", {}, "Launch"),
         h("p", { class: "headline" }, `${named(chosen)}, ${chosen.layout}, batch ${chosen.batch_size}${chosen.grad_accum > 1 ? ` x ${chosen.grad_accum}` : ""}`),
         h("p", { class: "soft" }, rented(chosen)),
+        chosen.learned ? h("p", { class: "note" }, `Step corrected by ${change(chosen.learned.factor)} by ${fixed(chosen.learned.outcomes, 0)} outcome${chosen.learned.outcomes === 1 ? "" : "s"} of cluster ${chosen.learned.cluster}; every option is corrected by its own GPU and precision.`) : null,
         h("div", { class: "cards" }, facts(chosen, plan.goal)),
         h("div", { class: "row" }, h("button", { type: "button", on: { click: () => this.use(chosen) } }, "Put it into the form"))),
-      h("figure", {}, h("figcaption", {}, "Time and cost of the run in the median: nothing tried is both faster and cheaper than a point of the line", h("span", { class: "soft" }, " Dashed: deadline and budget. Circle: the choice.")), chart),
+      h("figure", {}, h("figcaption", {}, "Time and cost of the run in the median: nothing tried is both faster and cheaper than a point of the line", h("span", { class: "soft" }, " Grey: other options. Dashed: deadline and budget. Circle: the choice.")), chart),
       wide("Options on the front", this.table(front)),
-      h("p", { class: "soft" }, `${fixed(plan.tried, 0)} options tried at a global batch of ${fixed(plan.global_batch_size, 0)}; ${fixed(plan.meet_the_goal, 0)} meet the goal.`),
+      h("p", { class: "soft" }, `${fixed(plan.tried, 0)} candidates tried at a global batch of ${fixed(plan.global_batch_size, 0)}; ${fixed(plan.meet_the_goal, 0)} options, each a candidate with something to rent, meet the goal.`),
       left.length ? h("section", {}, h("h3", {}, "Left out"), h("ul", {}, left.map((each) => h("li", {}, `${fixed(each.count, 0)} ${each.reason}${each.nearest ? `: ${each.nearest}` : ""}`)))) : null,
       h("details", {}, h("summary", {}, "What this rests on"), h("ul", {}, plan.basis.map((each) => h("li", {}, each)))),
       worth ? h("p", { class: "note" }, `Worth measuring first: ${worth.job.gpus} x ${worth.job.gpu}, ${worth.job.precision}. It narrows the step from ±${percent(worth.half_width_before)} to ±${percent(worth.half_width_after)}.`) : null);
