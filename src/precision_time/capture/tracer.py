@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from precision_time.capture.channels_last import COPIES, RESULTS
 from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
 from precision_time.capture.limits import MOST_DISPATCHED, OperatorBudget
+from precision_time.zoo.meta_tensors import beside_meta
 
 # Arguments that change an operator's work beyond its tensor shapes.
 _ATTRS = frozenset(
@@ -214,6 +215,7 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         self._budget.spend()
         name, free, arg_names = self._schema(func)
+        args, kwargs = beside_meta(args, kwargs)
         module = self._module_index()
         if free:
             # A gradient of `as_strided` squeezes a batch of one, which would thus be launched more slowly than two.

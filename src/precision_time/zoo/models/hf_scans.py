@@ -1,0 +1,5 @@
+"""stub"""
+from contextlib import contextmanager
+@contextmanager
+def scan_kernels(module):
+    yield
