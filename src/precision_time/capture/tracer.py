@@ -19,7 +19,7 @@ from precision_time.zoo.meta_tensors import beside_meta
 _ATTRS = frozenset(
     """
     stride padding dilation transposed groups output_mask output_padding kernel_size dim half_to_float p
-    is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training window
+    is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training window chunk
     """.split()
 )
 # Operators that neither launch a kernel nor move a byte, in addition to views (recognised by their schema).

@@ -20,7 +20,7 @@ from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
 from precision_time.zoo.models.hf_heads import Batch, Loss, auto_class, make_batch, own_loss
 from precision_time.zoo.models.hf_images import freeze, images_filled, images_of, use_segments
-from precision_time.zoo.models.hf_scans import scan_kernels
+from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -97,7 +97,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     else:
         batch = make_batch(task, hf_config, sizes)
     frozen = freeze(module, str(config.get("freeze", "none")))
-    notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()))
+    notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module))
     return Workload(module, batch.inputs, _quiet(batch.loss or own_loss), assumptions=notes)
 
 
