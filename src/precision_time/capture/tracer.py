@@ -215,7 +215,7 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         self._budget.spend()
         name, free, arg_names = self._schema(func)
-        args, kwargs = beside_meta(args, kwargs)
+        args, kwargs = beside_meta(func, args, kwargs)
         module = self._module_index()
         if free:
             # A gradient of `as_strided` squeezes a batch of one, which would thus be launched more slowly than two.

@@ -116,7 +116,9 @@ def _grouped_weight(kind: OpSignature, options: WorkOptions) -> list[Work]:
     """The gradient of every group's matrix: a product over the group's rows."""
     grad, out = kind.inputs[0], kind.outputs[0]
     groups, m, n = out.shape
-    work = matmul_work((groups, m, n, grad.shape[0] / groups), product_math(grad.dtype, options), _width(grad), _width(out))
+    work = matmul_work(
+        (groups, m, n, grad.shape[0] / groups), product_math(grad.dtype, options), _width(grad), _width(out)
+    )
     return [replace(work, variant=str(kind.attr("scaling", "")))]
 
 

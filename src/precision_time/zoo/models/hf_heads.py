@@ -229,7 +229,9 @@ def _matched() -> Iterator[None]:
         return first, first
 
     modules = [each for name, each in sys.modules.items() if name.startswith("transformers.")]
-    replaced = [(each, vars(each)["linear_sum_assignment"]) for each in modules if "linear_sum_assignment" in vars(each)]
+    replaced = [
+        (each, vars(each)["linear_sum_assignment"]) for each in modules if "linear_sum_assignment" in vars(each)
+    ]
     for each, _ in replaced:
         each.linear_sum_assignment = assigned
     try:

@@ -95,7 +95,9 @@ def freeze(module: nn.Module, what: str) -> str | None:
             weight.requires_grad_(False)
     part = {"vision": "vision tower", "language": "language model", "both": "vision tower and the language model"}[what]
     if all(weight.requires_grad for weight in module.parameters()):
-        raise JobError(f"model_config freeze {what!r}: no weights of a {part} were found in this model; write freeze=none")
+        raise JobError(
+            f"model_config freeze {what!r}: no weights of a {part} were found in this model; write freeze=none"
+        )
     return f"the weights of the {part} are frozen"
 
 
@@ -114,7 +116,10 @@ def images_filled(counted: int) -> Iterator[None]:
 
 
 class _Counts(TorchFunctionMode):
-    """Models count the images of every sample that are not padding, or the patches of an image, to split features."""
+    """Models count the images of every sample that are not padding, or the patches of an image, to split features.
+
+    Places of images keep their values where a model moves them to its device, and nothing leaves the meta device.
+    """
 
     def __init__(self, counted: int) -> None:
         self._counted = counted
@@ -122,6 +127,10 @@ class _Counts(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist and args[0].is_meta and args[0].ndim == 1:
             return [self._counted] * args[0].shape[0]
+        if func is Tensor.to and (args[0].is_meta or not args[0].is_floating_point()):
+            values = (*args[1:], *(kwargs or {}).values())
+            if any(isinstance(each, torch.device) and each != args[0].device for each in values):
+                return args[0]
         return func(*args, **(kwargs or {}))
 
 
@@ -147,6 +156,13 @@ def _segmented_attention(
     return (done[0] if len(done) == 1 else torch.cat(done)).unsqueeze(0), None
 
 
+def with_placeholders(config: Any, batch: int, text: int, placeholders: int) -> Tensor:
+    """Tokens of a micro-batch whose values say where images are."""
+    ids = torch.zeros(batch, placeholders + text, dtype=torch.long, device="cpu")
+    ids[:, :placeholders] = int(_first(config, ("image_token_id", "image_token_index"), 0))
+    return ids
+
+
 def use_segments(module: nn.Module) -> None:
     """Let a vision tower that takes images of any size call the kernel that `images_filled` replaces."""
     if "image_grid_thw" not in inspect.signature(module.forward).parameters:
@@ -165,7 +181,8 @@ def _placeholders(module: nn.Module, inputs: Mapping[str, Any], batch: int, coun
     named = {k: v for k, v in inputs.items() if k in inspect.signature(features).parameters}
     with torch.no_grad(), images_filled(counted), BesideMeta():
         found = features(**named)
-    found = getattr(found, "pooler_output", found)
+    for name in ("pooler_output", "last_hidden_state"):
+        found = getattr(found, name, None) if getattr(found, name, None) is not None else found
     found = found if isinstance(found, (list, tuple)) else [found]
     return sum(each.shape[:-1].numel() for each in found) // batch
 
@@ -209,9 +226,7 @@ def _merged(config: Any, vision: Any, height: int, width: int) -> int:
     return (height // side) * (width // side)
 
 
-def _tiles(
-    config: Any, vision: Any, batch: int, images: int, channels: int, height: int, width: int
-) -> dict[str, Any]:
+def _tiles(config: Any, vision: Any, batch: int, images: int, channels: int, height: int, width: int) -> dict[str, Any]:
     """Images of as many tiles as the model has at most (Llama 3.2)."""
     tiles = int(vision.max_num_tiles)
     return {

@@ -137,7 +137,9 @@ def _functions_of(module: nn.Module) -> list[tuple[Any, str]]:
     """The functions above in the files of a model's classes."""
     files = {type(part).__module__ for part in module.modules()}
     files = {name for name in files if name.startswith("transformers.models.")}
-    return [(sys.modules[file], name) for file in sorted(files) for name in _KERNELS if hasattr(sys.modules[file], name)]
+    return [
+        (sys.modules[file], name) for file in sorted(files) for name in _KERNELS if hasattr(sys.modules[file], name)
+    ]
 
 
 def assumed_kernels(module: nn.Module) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from precision_time.checks import show
 from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
 from precision_time.zoo.models.hf_heads import Batch, Loss, auto_class, make_batch, own_loss
-from precision_time.zoo.models.hf_images import freeze, images_filled, images_of, use_segments
+from precision_time.zoo.models.hf_images import freeze, images_filled, images_of, use_segments, with_placeholders
 from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
@@ -82,7 +82,8 @@ def build(config: Config, sizes: Sizes) -> Workload:
     check_numbers(content, str(config["path"]))
     options = {key: value for key, value in content.items() if key not in NOT_OPTIONS}
     hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
-    hf_config.use_cache = False
+    for part in (hf_config, hf_config.get_text_config()):
+        part.use_cache = False
     for name in _LEFT_OUT & vars(hf_config).keys():
         setattr(hf_config, name, 0.0)
     task, assumed = auto_class(content, transformers, hf_config)
@@ -126,7 +127,8 @@ def _with_images(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
     except Exception as error:
         raise _untraced(error) from error
     text = tokens(count, length + images.placeholders)
-    inputs = {**images.inputs, "input_ids": text, "labels": text}
+    placed = with_placeholders(hf_config, count, length, images.placeholders)
+    inputs = {**images.inputs, "input_ids": placed, "labels": text}
     if "token_type_ids" in inspect.signature(module.forward).parameters:
         inputs["token_type_ids"] = text
 
