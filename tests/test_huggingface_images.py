@@ -109,7 +109,7 @@ def test_more_images_are_more_work_and_none_is_text_alone(tmp_path: Path) -> Non
 
 def test_an_image_that_patches_do_not_divide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        (JobError, CaptureError), match="image_size 100x100 does not divide .* write image_size=112x112"
+        (JobError, CaptureError), match=r"image_size 100x100 does not divide .* write image_size=112x112"
     ):
         estimate(tmp_path, QWEN, input={"image_size": 100})
 

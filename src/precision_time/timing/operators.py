@@ -279,3 +279,12 @@ def _rnn_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
 @register("pt.rnn_backward")
 def _rnn_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _rnn(kind, kind.inputs[1], options, "bwd")
+
+
+@register("aten._cdist_forward", "aten._cdist_backward")
+def _cdist(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    # A difference, its size and a sum for each coordinate of each pair; back the same with the gradient.
+    backward = kind.name.endswith("_backward")
+    first, second = kind.inputs[1:3] if backward else kind.inputs[:2]
+    flops = 3.0 * first.numel * second.shape[-2]
+    return [memory_work("other", nbytes(kind.inputs), nbytes(kind.outputs), dtype="float32", flops=flops)]

@@ -1,4 +1,4 @@
-"""The registry operator -> works, and how a rule is registered. Rules are in `operators` (arithmetic), `scans` and `traffic`."""
+"""The registry operator -> works, and how a rule is registered. Rules are in `operators`, `scans` and `traffic`."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
     ("models.transformers_models:build_wav2vec2", "variant"): ShapeField(choice(("base", "large")), "where norms are"),
     ("models.huggingface:build", "freeze"): ShapeField(
         choice(("none", "vision", "language", "both")),
-        "what is not trained of a model of text and images: its vision tower, its language model, or all but the projector",
+        "what is not trained of a model of text and images; both: all but the projector",
     ),
     ("models.vnet:build", "filters"): ShapeField(whole(1, 10**5, "channels"), "channels of the first level"),
 }

@@ -1,8 +1,8 @@
 """Heads of Hugging Face's models: the class that builds each, one micro-batch with labels, and the loss.
 
-The loss is the model's own where it needs no data. Of CTC, PyTorch's kernel stands in the trace (`zoo.models.ctc`). Where
-boxes are matched to predictions on the host (DETR), the cost of all pairs is computed and the assignment is not: the
-loss is that of as many pairs.
+The loss is the model's own where it needs no data. Of CTC, PyTorch's kernel stands in the trace (`zoo.models.ctc`).
+Where boxes are matched to predictions on the host (DETR), the cost of all pairs is computed and the assignment is not:
+the loss is that of as many pairs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _spectrogram(config: Any, sizes: Sizes) -> Batch:
     """A spectrogram of 30 s, twice as long as the encoder's sequence (Whisper), or of audio_frames."""
     batch = int(sizes["batch_size"])
     labels = tokens(batch, int(sizes.get("target_len", sizes["seq_len"])))
-    bands = int(getattr(config, "num_mel_bins", None) or getattr(config, "input_feat_per_channel", 80))
+    bands = int(getattr(config, "num_mel_bins", 0) or getattr(config, "input_feat_per_channel", 80))
     usual = 2 * int(config.max_source_positions) if config.model_type == "whisper" else AUDIO_SECONDS * 100
     frames = int(sizes.get("audio_frames", usual))
     shape = (batch, bands, frames) if config.model_type == "whisper" else (batch, frames, bands)
@@ -110,22 +110,23 @@ def _spectrogram(config: Any, sizes: Sizes) -> Batch:
 
 
 def _sound(config: Any, sizes: Sizes) -> tuple[dict[str, Any], str]:
-    """A wave, or the features of one, and a note on its length."""
+    """A wave, or the features of one, and a note on its length; nothing of it is masked."""
+    unmasked = ", none masked (apply_spec_augment)" if getattr(config, "apply_spec_augment", False) else ""
+    config.apply_spec_augment = False
     batch, bands = int(sizes["batch_size"]), getattr(config, "feature_projection_input_dim", None)
     encoder = getattr(config, "encoder_config", None)
     bands = bands or getattr(encoder, "num_mel_bins", None)
     if bands:
         frames = int(sizes.get("audio_frames", AUDIO_SECONDS * (FRAMES_PER_SECOND if encoder is None else 100)))
-        return {"input_features": torch.zeros(batch, frames, int(bands))}, f"samples have {frames} frames of sound"
+        return {
+            "input_features": torch.zeros(batch, frames, int(bands))
+        }, f"samples have {frames} frames of sound{unmasked}"
     samples = int(sizes.get("audio_samples", AUDIO_SECONDS * SAMPLE_RATE))
-    return {"input_values": torch.zeros(batch, samples)}, f"samples have {samples:,} values of sound"
+    return {"input_values": torch.zeros(batch, samples)}, f"samples have {samples:,} values of sound{unmasked}"
 
 
 def _ctc(config: Any, sizes: Sizes) -> Batch:
     inputs, note = _sound(config, sizes)
-    if getattr(config, "apply_spec_augment", False):
-        config.apply_spec_augment = False
-        note += " of which none is masked (apply_spec_augment)"
     batch = int(sizes["batch_size"])
     labels, lengths = tokens(batch, int(sizes.get("target_len", sizes["seq_len"]))), tokens(batch)
 
@@ -134,7 +135,7 @@ def _ctc(config: Any, sizes: Sizes) -> Batch:
         chances = logits.float().log_softmax(-1).transpose(0, 1)
         return ctc_loss(chances, labels, lengths, lengths)[0].mean()
 
-    return Batch(inputs, loss, (f"{note} and {labels.shape[1]} symbols of transcript",))
+    return Batch(inputs, loss, (f"{note}, {labels.shape[1]} symbols of transcript",))
 
 
 def _sound_classes(config: Any, sizes: Sizes) -> Batch:
@@ -196,7 +197,7 @@ _MASKED_AUTOENCODERS = frozenset(["vit_mae", "videomae"])
 def _detection(config: Any, sizes: Sizes) -> Batch:
     side = sizes.get("image_size", getattr(config, "image_size", None)) or _DETECTED.get(config.model_type, (800, 1066))
     inputs = _image(config, {**sizes, "image_size": side})
-    batch, height, width = inputs["pixel_values"].shape[0], *inputs["pixel_values"].shape[2:]
+    batch, _, height, width = inputs["pixel_values"].shape
     with torch.device("cpu"):  # how many there are is known
         labels = [{"class_labels": tokens(BOXES), "boxes": torch.zeros(BOXES, 4)} for _ in range(batch)]
 
@@ -219,6 +220,10 @@ _DETECTED = {
 640 x 480."""
 
 
+_SOLVER = "linear_sum_assignment"
+"""SciPy's solver of assignments, as transformers' modules name it."""
+
+
 @contextmanager
 def _matched() -> Iterator[None]:
     """While a detector's loss runs: assignments as solvers return them, which is what the host would compute."""
@@ -229,17 +234,15 @@ def _matched() -> Iterator[None]:
         return first, first
 
     modules = [each for name, each in sys.modules.items() if name.startswith("transformers.")]
-    replaced = [
-        (each, vars(each)["linear_sum_assignment"]) for each in modules if "linear_sum_assignment" in vars(each)
-    ]
+    replaced = [(each, vars(each)[_SOLVER]) for each in modules if _SOLVER in vars(each)]
     for each, _ in replaced:
-        each.linear_sum_assignment = assigned
+        setattr(each, _SOLVER, assigned)
     try:
         with everything_selected(), _OnHost():
             yield
     finally:
         for each, usual in replaced:
-            each.linear_sum_assignment = usual
+            setattr(each, _SOLVER, usual)
 
 
 class _OnHost(TorchFunctionMode):
@@ -255,7 +258,7 @@ class _OnHost(TorchFunctionMode):
 
 def _contrastive(config: Any, sizes: Sizes) -> Batch:
     """Images and texts of one rank (CLIP, SigLIP)."""
-    length = int(getattr(config.text_config, "max_position_embeddings", sizes["seq_len"]))
+    length = int(getattr(config.text_config, "max_position_embeddings", 0) or sizes["seq_len"])
     text = {"input_ids": tokens(int(sizes["batch_size"]), min(length, int(sizes["seq_len"])))}
     return Batch({**_image(config.vision_config, sizes), **text, "return_loss": True})
 

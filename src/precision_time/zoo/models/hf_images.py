@@ -27,7 +27,7 @@ SIDE = 448
 _TOWERS = ("vision_tower", "vision_model", "visual", "vision_encoder", "image_encoder", "vision_embed_tokens")
 _LANGUAGE = ("language_model", "text_model", "lm_head", "decoder")
 _PROJECTORS = ("merger", "projector", "connector", "qformer")
-_SEGMENTED = "flash_attention_2"
+_SEGMENTED, _IMPLEMENTATION = "flash_attention_2", "_attn_implementation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ def _segmented_attention(
     done, start = [], 0
     for length, count in of_length.items():
         end = start + count * length
-        parts = [x[0, :, start:end].unflatten(1, (count, length)).transpose(0, 1) for x in (query, key, value)]
-        out = F.scaled_dot_product_attention(*parts, scale=scale)
+        q, k, v = (x[0, :, start:end].unflatten(1, (count, length)).transpose(0, 1) for x in (query, key, value))
+        out = F.scaled_dot_product_attention(q, k, v, scale=scale)
         done.append(out.transpose(1, 2).flatten(0, 1))
         start = end
     return (done[0] if len(done) == 1 else torch.cat(done)).unsqueeze(0), None
@@ -170,7 +170,7 @@ def use_segments(module: nn.Module) -> None:
     for part in module.modules():
         config = getattr(part, "config", None)
         if config is not None and part is not module and type(config).__name__.lower().endswith("visionconfig"):
-            config._attn_implementation = _SEGMENTED
+            setattr(config, _IMPLEMENTATION, _SEGMENTED)
 
 
 def _placeholders(module: nn.Module, inputs: Mapping[str, Any], batch: int, counted: int) -> int:
@@ -184,12 +184,12 @@ def _placeholders(module: nn.Module, inputs: Mapping[str, Any], batch: int, coun
     for name in ("pooler_output", "last_hidden_state"):
         found = getattr(found, name, None) if getattr(found, name, None) is not None else found
     found = found if isinstance(found, (list, tuple)) else [found]
-    return sum(each.shape[:-1].numel() for each in found) // batch
+    return int(sum(each.shape[:-1].numel() for each in found) // batch)
 
 
 def _features_of(module: nn.Module) -> Any:
     owners = (module, getattr(module, "model", None))
-    return next((each.get_image_features for each in owners if hasattr(each, "get_image_features")), None)
+    return next((found for each in owners if (found := getattr(each, "get_image_features", None))), None)
 
 
 def _sides(sizes: Mapping[str, Any], vision: Any) -> tuple[int, int]:

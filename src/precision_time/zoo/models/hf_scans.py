@@ -6,8 +6,8 @@ the kernels of these libraries instead, which it assumes to be installed:
 causal_conv1d    a short convolution along the sequence with its activation (causal_conv1d_fn)
 selective_scan   Mamba's scan with gate and skip (mamba_ssm's selective_scan_fn; Gu and Dao 2023, arXiv:2312.00752)
 state_scan       Mamba-2's scan by chunks (mamba_chunk_scan_combined), as in `operators`
-delta_rule       the gated delta rule by chunks of 64 (fla's chunk_gated_delta_rule; Yang et al. 2024, arXiv:2412.06464),
-                 also with a gate for every channel (fla's chunk_kda)
+delta_rule       the gated delta rule by chunks of 64 (fla's chunk_gated_delta_rule; Yang et al. 2024,
+                 arXiv:2412.06464), also with a gate for every channel (fla's chunk_kda)
 wkv              RWKV-4's attention (its own CUDA kernel; Peng et al. 2023, arXiv:2305.13048)
 
 Their stand-ins have shapes and compute nothing; on a device that computes, transformers' own functions run.
@@ -89,7 +89,7 @@ def _scanned(
     decay: Tensor,
     b: Tensor,
     c: Tensor,
-    D: Tensor | None = None,
+    D: Tensor | None = None,  # noqa: N803 (transformers' name)
     z: Tensor | None = None,
     delta_bias: Tensor | None = None,
     **_: Any,
@@ -104,7 +104,7 @@ def _scanned_in_chunks(
     b: Tensor,
     c: Tensor,
     chunk_size: int,
-    D: Tensor | None = None,
+    D: Tensor | None = None,  # noqa: N803 (transformers' name)
     dt_bias: Tensor | None = None,
     **_: Any,
 ) -> Tensor:

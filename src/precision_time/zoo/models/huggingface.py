@@ -1,8 +1,9 @@
 """Any Hugging Face model from a local `config.json`: nothing is downloaded and no weights are read.
 
-`config["path"]` names the file. The class follows `architectures[0]` in it, else the first usual one that knows the model
-type (`hf_heads`). Attention goes through SDPA where the model has it, scans of states through their kernels (`hf_scans`). Some models ask their (absent) data whether
-sequences are packed or padded: the capture answers that, a bare forward on the meta device fails there.
+`config["path"]` names the file. The class follows `architectures[0]` in it, else the first usual one that knows the
+model type (`hf_heads`). Attention goes through SDPA where the model has it, scans of states through their kernels
+(`hf_scans`). Some models ask their (absent) data whether sequences are packed or padded: the capture answers that, a
+bare forward on the meta device fails there.
 """
 
 from __future__ import annotations
