@@ -31,7 +31,7 @@ def test_text_alone_trains_the_language_model_of_a_model_with_images(tmp_path: P
     vision = {**SMALL, "image_size": 28, "patch_size": 14}
     both = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
             "text_config": {"model_type": "gemma3_text", **TEXT}, "vision_config": vision}  # fmt: skip
-    found = estimate(tmp_path, both)
+    found = estimate(tmp_path, both, input={"images": 0})
     alone = estimate(tmp_path, {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], **TEXT})
     assert "text alone" in " ".join(found.assumptions)
     assert found.parameters > alone.parameters  # the vision tower is there
@@ -76,7 +76,42 @@ def test_a_head_that_nobody_named_is_said(names: list[str], said: str | None, tm
     assert heads == ([said] if said else [])
 
 
-@pytest.mark.parametrize("name", ["DetrForObjectDetection", "BertForMultipleChoice", "Wav2Vec2ForCTC"])
+DETECTOR: dict[str, Any] = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+                            "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+                            "num_queries": 20}  # fmt: skip
+HEADS: dict[str, tuple[dict[str, Any], dict[str, int], str]] = {
+    "BertForMultipleChoice": ({"model_type": "bert", **SMALL, "vocab_size": 300}, {}, "4 choices"),
+    "Wav2Vec2ForCTC": ({"model_type": "wav2vec2", **SMALL, "num_conv_pos_embedding_groups": 2},
+                       {"audio_samples": 8000, "target_len": 10}, "8,000 values of sound"),
+    "HubertForSequenceClassification": ({"model_type": "hubert", **SMALL, "num_conv_pos_embedding_groups": 2},
+                                        {"audio_samples": 8000}, "8,000 values of sound"),
+    "DetrForObjectDetection": ({"model_type": "detr", **DETECTOR}, {"image_size": 64}, "matched to boxes on the host"),
+    "YolosForObjectDetection": ({"model_type": "yolos", **SMALL, "image_size": [64, 64], "patch_size": 16,
+                                 "num_detection_tokens": 20}, {}, "matched to boxes on the host"),
+    "ViTForMaskedImageModeling": ({"model_type": "vit", **SMALL, "image_size": 32}, {}, ""),
+    "VideoMAEForVideoClassification": ({"model_type": "videomae", **SMALL, "image_size": 32}, {"frames": 16}, ""),
+    "CLIPModel": ({"model_type": "clip", "text_config": TEXT, "vision_config": {**SMALL, "image_size": 32}}, {}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_and_what_their_inputs_are(name: str, tmp_path: Path) -> None:
+    config, sizes, said = HEADS[name]
+    found = estimate(tmp_path, {**config, "architectures": [name]}, input=sizes)
+    assert not found.unsupported
+    assert said in " ".join(found.assumptions)
+
+
+def test_choices_are_sequences_of_their_own(tmp_path: Path) -> None:
+    bert = {"model_type": "bert", **SMALL, "num_hidden_layers": 8, "vocab_size": 300}
+    four, one = (
+        sum(estimate(tmp_path, {**bert, "architectures": [name]}).flops_per_step.values())
+        for name in ("BertForMultipleChoice", "BertForNextSentencePrediction")
+    )
+    assert four == pytest.approx(4 * one, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["Mask2FormerForUniversalSegmentation", "BertForSomethingElse"])
 def test_a_head_of_unknown_loss_is_refused_and_never_another_job(name: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match=f"architecture '{name}' has a head whose loss is not known"):
         estimate(tmp_path, {"model_type": "bert", "architectures": [name], **SMALL})

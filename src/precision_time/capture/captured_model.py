@@ -216,7 +216,7 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
         optimizer="adamw" if prefix == "hf" else "sgd",
         dataset="" if prefix == "hf" else "imagenet",
         batch_size=32,
-        config={} if prefix == "hf" else {"classes": 1000},
+        config={"freeze": "none"} if prefix == "hf" else {"classes": 1000},
     )
     config = {**with_overrides(entry, job.model_config), "path" if prefix == "hf" else "name": rest}
     if prefix == "hf":
@@ -233,7 +233,10 @@ def _hf_family(path: str, _changed_ns: int) -> str:
 
 
 _EXTERNAL_SIZES: Mapping[str, Mapping[str, Any]] = {
-    "hf": {"seq_len": 128, "target_len": None, "image_size": None},
+    "hf": {
+        "seq_len": 128,
+        **dict.fromkeys(("target_len", "image_size", "images", "frames", "audio_samples", "audio_frames")),
+    },
     "torchvision": {"image_size": 224, "frames": None, "channels": None},
     "timm": {"image_size": 224, "channels": None},
 }

@@ -21,12 +21,12 @@ _library.define("combine(Tensor input, Tensor places, Tensor? weights) -> Tensor
 _library.define("combine_backward(Tensor grad, Tensor input, Tensor order, Tensor weights) -> (Tensor, Tensor)")
 # As mamba_ssm's mamba_chunk_scan_combined: softplus of the steps inside.
 _library.define(
-    "state_scan_forward(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip)"
-    " -> Tensor"
+    "state_scan_forward(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip,"
+    " int chunk=128) -> Tensor"
 )
 _library.define(
     "state_scan_backward(Tensor grad, Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c,"
-    " Tensor skip) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " Tensor skip, int chunk=128) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 # As apex.contrib.focal_loss: the gradient before its factor is written together with the loss.
 _library.define("focal_loss_forward(Tensor logits, Tensor classes) -> (Tensor, Tensor)")
@@ -58,7 +58,7 @@ def _state_scan_forward(x: Any, *rest: Any) -> Any:
 
 
 def _state_scan_backward(grad: Any, *saved: Any) -> Any:
-    return tuple(y.new_empty(y.shape) for y in saved)
+    return tuple(y.new_empty(y.shape) for y in saved[:7])
 
 
 def _focal_loss_forward(logits: Any, classes: Any) -> Any:
@@ -126,13 +126,14 @@ class _Unpermute(torch.autograd.Function):
 
 class _StateScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
+    def forward(ctx: Any, chunk: int, *args: Any) -> Any:
         ctx.save_for_backward(*args)
-        return torch.ops.precision_time.state_scan_forward(*args)
+        ctx.chunk = chunk
+        return torch.ops.precision_time.state_scan_forward(*args, chunk)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        return torch.ops.precision_time.state_scan_backward(grad, *ctx.saved_tensors)
+        return None, *torch.ops.precision_time.state_scan_backward(grad, *ctx.saved_tensors, ctx.chunk)
 
 
 class _FocalLoss(torch.autograd.Function):
@@ -166,8 +167,8 @@ def unpermute(y: Any, order: Any, places: Any, weights: Any) -> Any:
     return _Unpermute.apply(y, order, places, weights)
 
 
-def state_scan(*args: Any) -> Any:
-    return _StateScan.apply(*args)
+def state_scan(x: Any, steps: Any, bias: Any, decay: Any, b: Any, c: Any, skip: Any, chunk: int = 128) -> Any:
+    return _StateScan.apply(chunk, x, steps, bias, decay, b, c, skip)
 
 
 def focal_loss(logits: Any, classes: Any) -> Any:

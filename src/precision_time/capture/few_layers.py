@@ -16,6 +16,8 @@ from precision_time.capture.layers import block_of
 
 _PLACES = frozenset(["layer_idx", "layer_id", "layer_index", "layer_number", "layer_num"])
 """Attributes that number a block."""
+_PER_LAYER = "hidden_size_per_layer_input"
+"""Key of a model whose embedding has a part for every layer, so that its code has to know them all (Gemma 3n)."""
 _WHOLE = ("output_hidden_states", "output_attentions", "output_router_logits")
 """Options with which the model uses what every block returned, so that no block stands for another."""
 
@@ -35,6 +37,8 @@ def leave_few(module: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 def _shortened(owner: nn.Module, blocks: nn.ModuleList) -> tuple[int, ...]:
     depth = len(blocks)
+    if sum(1 for block in blocks for _ in block.parameters()) > sum(1 for _ in blocks.parameters()):
+        return ()  # blocks that share weights (Zamba) do not stand for others
     forms = [_form(block) for block in blocks]
     inner = {form: i for i, form in reversed([*enumerate(forms)][1:-1])}
     kept = sorted({0, depth - 1, *inner.values()})
@@ -79,7 +83,7 @@ def _lower(config: Any, depth: int, kept: Sequence[int]) -> bool:
     """Write the new depth into the configuration that the stack's owner reads; False where it has no such number."""
     values = {name: value for name, value in vars(config).items() if not name.startswith("_")}
     counts = [name for name, value in values.items() if type(value) is int and value == depth and "layer" in name]
-    for name in counts:
+    for name in () if getattr(config, _PER_LAYER, None) else counts:
         object.__setattr__(config, name, len(kept))
     for name, value in values.items():
         if isinstance(value, list) and len(value) == depth:

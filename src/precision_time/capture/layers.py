@@ -146,7 +146,9 @@ def _whole_order(
     for path, stands_for in repeated:
         traced = [i for i, name in enumerate(names) if name.rpartition(".")[0] == path]
         count = max(stands_for) + 1
-        first, after = (traced[0], traced[0] + count) if traced else (0, 0)
+        if not traced:
+            continue  # a tower that is not used
+        first, after = traced[0], traced[0] + count
         if names[first:after] != [f"{path}.{n}" for n in range(count)]:
             raise CaptureError(f"blocks of {path} do not run one after another, so that all must be traced")
         names = [*names[:first], *[""] * len(stands_for), *names[after:]]
@@ -204,14 +206,19 @@ def _owners(graph: Skeleton) -> list[str]:
 def _parameters(graph: Skeleton, owner: Sequence[str], names: Sequence[str]) -> dict[str, list[Parameter]]:
     """Weights by stretch: of a block by their name, all others where they are first read (tied: the embedding's place).
 
-    What is never read stands at the start. A traced parameter is the storage of the same number.
+    What is never read stands at the start, with the weights of all blocks that a traced one of an unused tower stands
+    for. A traced parameter is the storage of the same number.
     """
     calls = graph.calls
     first_read = dict(zip(calls.reads[::-1].tolist(), calls.reader[::-1].tolist(), strict=True))
     by_block: dict[str, list[Parameter]] = defaultdict(list)
+    repeated = dict(graph.repeated)
     for storage, parameter in enumerate(graph.parameters):
         block = block_of(parameter.name)
         if block not in names:
+            path, _, place = block.rpartition(".")
+            times = repeated[path].count(int(place)) if path in repeated else 1
             block = owner[first_read[storage]] if storage in first_read else names[0]
+            by_block[block] += [parameter] * (times - 1)
         by_block[block].append(parameter)
     return by_block

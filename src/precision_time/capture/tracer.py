@@ -13,12 +13,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from precision_time.capture.channels_last import COPIES, RESULTS
 from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
 from precision_time.capture.limits import MOST_DISPATCHED, OperatorBudget
+from precision_time.zoo.meta_tensors import beside_meta
 
 # Arguments that change an operator's work beyond its tensor shapes.
 _ATTRS = frozenset(
     """
     stride padding dilation transposed groups output_mask output_padding kernel_size dim half_to_float p
-    is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training window
+    is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training window chunk
     """.split()
 )
 # Operators that neither launch a kernel nor move a byte, in addition to views (recognised by their schema).
@@ -214,6 +215,7 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         self._budget.spend()
         name, free, arg_names = self._schema(func)
+        args, kwargs = beside_meta(func, args, kwargs)
         module = self._module_index()
         if free:
             # A gradient of `as_strided` squeezes a batch of one, which would thus be launched more slowly than two.

@@ -30,6 +30,8 @@ _UNREPEATABLE = frozenset(
     aten._local_scalar_dense aten.record_stream aten._assert_async pt.ctc_loss pt.ctc_loss_backward
     aten._ctc_loss aten._ctc_loss_backward aten._cudnn_ctc_loss aten._cudnn_rnn pt.grouped_mm pt.grouped_mm_weight
     pt.grouped_sum pt.combine pt.combine_backward pt.state_scan_forward pt.state_scan_backward
+    pt.causal_conv1d pt.causal_conv1d_backward pt.selective_scan pt.selective_scan_backward pt.delta_rule
+    pt.delta_rule_backward pt.wkv pt.wkv_backward
     """.split()
 )
 """Operators whose values must be consistent, so that random ones do not do; operators that wait for the device; and

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, TensorSpec
+from precision_time.timing import scans as _scans  # noqa: F401  (enters its rules)
 from precision_time.timing import traffic as _traffic_rules  # noqa: F401  (enters the rules of traffic)
-from precision_time.timing.registry import REGISTRY, WorkOptions, float_dtype, nbytes, register
+from precision_time.timing.registry import REGISTRY, WorkOptions, float_dtype, nbytes, product_math, register
 from precision_time.timing.work import (
     Attention,
     Convolution,
@@ -48,20 +49,9 @@ def main_work(of_operator: list[Work]) -> int:
     return max(range(len(of_operator)), key=lambda i: (of_operator[i].flops, of_operator[i].bytes))
 
 
-_MATH = {
-    "float64": "fp64", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
-}  # fmt: skip
-
-
-def _math(dtype: str, options: WorkOptions) -> str:
-    if dtype == "float32":
-        return "tf32" if options.tf32 else "fp32"
-    return _MATH.get(dtype, "fp32")
-
-
 def _cudnn_math(dtype: str, options: WorkOptions) -> str:
     """Of convolutions and recurrent layers, which have a switch of their own for TF32."""
-    return "tf32" if dtype == "float32" and options.tf32_convolutions else _math(dtype, options)
+    return "tf32" if dtype == "float32" and options.tf32_convolutions else product_math(dtype, options)
 
 
 _FP8_GRID = 16
@@ -87,7 +77,7 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     out = _width(kind.outputs[0])
     if kind.name == "pt.scaled_mm":  # rows of samples are padded to the units' grid
         m, k = (-(-side // _FP8_GRID) * _FP8_GRID for side in (m, k))
-    work = matmul_work((batch, m, n, k), _math(a.dtype, options), _width(a), out, extra_bytes=extra)
+    work = matmul_work((batch, m, n, k), product_math(a.dtype, options), _width(a), out, extra_bytes=extra)
     return [replace(work, variant=str(kind.attr("layout", kind.attr("scaling", ""))))]
 
 
@@ -104,7 +94,7 @@ def _grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
     bias = kind.inputs[2].nbytes if len(kind.inputs) > 2 else 0
     work = matmul_work(
         (groups, x.shape[0] / groups, weight.shape[2], weight.shape[1]),
-        _math(x.dtype, options),
+        product_math(x.dtype, options),
         _width(x),
         _width(kind.outputs[0]),
         extra_bytes=bias,
@@ -129,7 +119,7 @@ def _torch_grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
     columns = n / groups if len(a.shape) > len(b.shape) else n
     depth = k / groups if len(a.shape) == len(b.shape) == 2 else k
     shape = (groups, rows, columns, depth)
-    return [matmul_work(shape, _math(a.dtype, options), _width(a), _width(kind.outputs[0]))]
+    return [matmul_work(shape, product_math(a.dtype, options), _width(a), _width(kind.outputs[0]))]
 
 
 @register("pt.grouped_mm_weight", "pt.scaled_grouped_mm_weight")
@@ -137,7 +127,9 @@ def _grouped_weight(kind: OpSignature, options: WorkOptions) -> list[Work]:
     """The gradient of every group's matrix: a product over the group's rows, which are quantised already."""
     grad, out = kind.inputs[0], kind.outputs[0]
     groups, m, n = out.shape
-    work = matmul_work((groups, m, n, grad.shape[0] / groups), _math(grad.dtype, options), _width(grad), _width(out))
+    work = matmul_work(
+        (groups, m, n, grad.shape[0] / groups), product_math(grad.dtype, options), _width(grad), _width(out)
+    )
     return [_by_group(work, kind, groups, 1, options)]
 
 
@@ -236,7 +228,7 @@ def _attention(kind: OpSignature, options: WorkOptions, direction: str) -> list[
     batch, heads, sq, size = query.shape
     if not query.nbytes or not key.nbytes:  # as a configuration with no heads has it
         return [memory_work("pointwise", 0.0, 0.0, dtype=query.dtype)]
-    math = _math(query.dtype, options)
+    math = product_math(query.dtype, options)
     work = attention_work(
         Attention(
             batch,
@@ -272,38 +264,6 @@ def _attention_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _attention(kind, options, "bwd")
 
 
-_CHUNK = 128
-"""Positions in a chunk of Mamba-2's scan: chunk_size of Nemotron-H (mamba_ssm's own default is 256)."""
-
-
-def _state_scan(kind: OpSignature, options: WorkOptions, backward: bool) -> list[Work]:
-    # arXiv:2405.21060, section 6: scores inside chunks, the chunks' states, then both times the values. The states, one
-    # for each chunk and head in fp32, are written, passed on from chunk to chunk and read.
-    values, *_, b, _c, _skip = kind.inputs[1:] if backward else kind.inputs
-    batch, length, heads, size = values.shape
-    groups, state = b.shape[2:]
-    chunks = batch * length / _CHUNK
-    math, width = _math(values.dtype, options), _width(values)
-    scores = matmul_work((chunks * groups, _CHUNK, _CHUNK, state), math, width)
-    states = matmul_work((chunks * heads, size, state, _CHUNK), math, width, 4.0)
-    inside = matmul_work((chunks * heads, _CHUNK, size, _CHUNK), math, width)
-    before = matmul_work((chunks * heads, _CHUNK, size, state), math, width)
-    trips = memory_work("other", states.bytes_written, states.bytes_written, dtype="float32")
-    forward = [scores, states, inside, before, trips]
-    # Back, each product has two gradients, and scores and states are computed again.
-    return [*forward, *forward, scores, states, trips] if backward else forward
-
-
-@register("pt.state_scan_forward")
-def _state_scan_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
-    return _state_scan(kind, options, backward=False)
-
-
-@register("pt.state_scan_backward")
-def _state_scan_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
-    return _state_scan(kind, options, backward=True)
-
-
 def _rnn(kind: OpSignature, x: TensorSpec, options: WorkOptions, direction: str) -> list[Work]:
     first = bool(kind.attr("batch_first", False))
     batch, steps = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
@@ -330,3 +290,12 @@ def _rnn_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
 @register("pt.rnn_backward")
 def _rnn_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _rnn(kind, kind.inputs[1], options, "bwd")
+
+
+@register("aten._cdist_forward", "aten._cdist_backward")
+def _cdist(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    # A difference, its size and a sum for each coordinate of each pair; back the same with the gradient.
+    backward = kind.name.endswith("_backward")
+    first, second = kind.inputs[1:3] if backward else kind.inputs[:2]
+    flops = 3.0 * first.numel * second.shape[-2]
+    return [memory_work("other", nbytes(kind.inputs), nbytes(kind.outputs), dtype="float32", flops=flops)]

@@ -1,4 +1,4 @@
-"""The registry operator -> works, and how a rule is registered. Rules are in `operators` (arithmetic) and `traffic`."""
+"""The registry operator -> works, and how a rule is registered. Rules are in `operators`, `scans` and `traffic`."""
 
 from __future__ import annotations
 
@@ -59,3 +59,15 @@ def float_dtype(kind: OpSignature) -> str:
         if spec.dtype.startswith(("float", "bfloat")):
             return spec.dtype
     return "float32"
+
+
+_MATH = {
+    "float64": "fp64", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+}  # fmt: skip
+
+
+def product_math(dtype: str, options: WorkOptions) -> str:
+    """The unit that multiplies matrices of a dtype, as a key of `Gpu.peaks`."""
+    if dtype == "float32":
+        return "tf32" if options.tf32 else "fp32"
+    return _MATH.get(dtype, "fp32")

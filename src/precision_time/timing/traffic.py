@@ -69,7 +69,7 @@ _table(
 _table(
     "copy",
     """
-    clone copy_ copy cat stack split_with_sizes_copy contiguous constant_pad_nd reflection_pad1d
+    clone diagonal_copy copy_ copy cat stack split_with_sizes_copy contiguous constant_pad_nd reflection_pad1d
     reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward replication_pad1d replication_pad2d
     roll flip repeat repeat_interleave im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle unfold_copy
     """,

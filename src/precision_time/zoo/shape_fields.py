@@ -254,6 +254,10 @@ PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
     ("models.jasper:build", "variant"): ShapeField(choice(("jasper", "quartznet")), "architecture"),
     ("models.transformers_models:build_clip", "variant"): ShapeField(choice(("clip", "siglip")), "loss and heads"),
     ("models.transformers_models:build_wav2vec2", "variant"): ShapeField(choice(("base", "large")), "where norms are"),
+    ("models.huggingface:build", "freeze"): ShapeField(
+        choice(("none", "vision", "language", "both")),
+        "what is not trained of a model of text and images; both: all but the projector",
+    ),
     ("models.vnet:build", "filters"): ShapeField(whole(1, 10**5, "channels"), "channels of the first level"),
 }
 """(builder, key) -> the type there, where a key means something else than usual."""
@@ -264,6 +268,7 @@ INPUT: Mapping[str, ShapeField] = {
     "target_len": ShapeField(TOKENS, "tokens of the output sequence"),
     "mem_len": ShapeField(TOKENS, "tokens of the memory"),
     "image_size": ShapeField(SIDE, "side of an image, or height and width"),
+    "images": ShapeField(whole(0, 1000, "images"), "images of a sample of text and images"),
     "volume": ShapeField(whole(1, 10**4, "voxels", items=3, alone=True), "side of a volume, or its three sides"),
     "channels": ShapeField(whole(1, 10**4, "channels"), "channels of an image or volume"),
     "frames": ShapeField(whole(1, 10**4, "frames"), "frames of a clip"),

@@ -1,13 +1,14 @@
 """Any Hugging Face model from a local `config.json`: nothing is downloaded and no weights are read.
 
-`config["path"]` names the file. The class follows `architectures[0]` in it, else the first class of image
-classification, sequence to sequence, causal and masked modelling that knows the model type. The loss is the
-model's own; attention goes through SDPA where the model has it. Some models ask their (absent) data whether
-sequences are packed or padded: the capture answers that, a bare forward on the meta device fails there.
+`config["path"]` names the file. The class follows `architectures[0]` in it, else the first usual one that knows the
+model type (`hf_heads`). Attention goes through SDPA where the model has it, scans of states through their kernels
+(`hf_scans`). Some models ask their (absent) data whether sequences are packed or padded: the capture answers that, a
+bare forward on the meta device fails there.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,53 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from precision_time.checks import show
-from precision_time.errors import JobError
+from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
+from precision_time.zoo.models.hf_heads import Batch, Loss, auto_class, make_batch, own_loss
+from precision_time.zoo.models.hf_images import freeze, images_filled, images_of, use_segments, with_placeholders
+from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
-
-TASKS = (
-    ("ForCausalLM", "AutoModelForCausalLM"),
-    ("LMHeadModel", "AutoModelForCausalLM"),
-    ("ForMaskedLM", "AutoModelForMaskedLM"),
-    ("ForPreTraining", "AutoModelForPreTraining"),
-    ("ForConditionalGeneration", "AutoModelForSeq2SeqLM"),
-    ("ForSequenceClassification", "AutoModelForSequenceClassification"),
-    ("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
-    ("ForTokenClassification", "AutoModelForTokenClassification"),
-    ("ForImageClassification", "AutoModelForImageClassification"),
-    ("ForSemanticSegmentation", "AutoModelForSemanticSegmentation"),
-)
-"""Ending of the architecture's name, and the class of `transformers` that builds it."""
-
-CONDITIONAL = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText")
-"""Classes that build a `...ForConditionalGeneration`, tried in this order."""
-
-BY_TYPE = (
-    "AutoModelForImageClassification",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForCausalLM",
-    "AutoModelForMaskedLM",
-    "AutoModelForSequenceClassification",
-)
-"""Tried in this order when the file names no architecture."""
-
-ENCODERS = frozenset(
-    [
-        "albert",
-        "bert",
-        "camembert",
-        "deberta",
-        "deberta-v2",
-        "distilbert",
-        "electra",
-        "mpnet",
-        "roberta",
-        "xlm-roberta",
-    ]
-)
-"""Model types that also have a causal class but are trained as masked models."""
-
 
 NOT_OPTIONS = frozenset(
     [
@@ -87,6 +48,8 @@ TEXT_ALONE = "text alone: samples have no images, and the weights of the vision 
 _IMAGES = re.compile(r"vision|visual|image|multi_modal_projector")
 _UNBOUNDED = "time_step_limit"
 """Key of state space models that transformers writes as [0.0, Infinity], which is also the default of their classes."""
+_LEFT_OUT = frozenset(["layerdrop", "encoder_layerdrop", "decoder_layerdrop"])
+"""Shares of layers that are left out at random, which the trace would leave out always."""
 _DEPTH = re.compile(r"(layers?|depths?|blocks?|stages?|experts?)$")
 
 
@@ -113,74 +76,6 @@ def check_numbers(content: Mapping[str, Any], path: str) -> None:
                 raise JobError(f"{path} has {key} {show(number)}; the most are {most:,}: correct the file")
 
 
-def auto_class(content: dict[str, Any], transformers: Any, hf_config: Any) -> tuple[str, tuple[str, ...]]:
-    """Name of the `AutoModelFor...` class that builds the configured model with a loss, and what had to be assumed.
-
-    Raises `JobError` for an architecture with another head, such as object detection.
-    """
-    names = content.get("architectures") or []
-    for architecture in names:
-        for ending, name in TASKS:
-            if architecture.endswith(ending):
-                tried = CONDITIONAL if ending == "ForConditionalGeneration" else (name,)
-                return next((each for each in tried if _builds(transformers, each, hf_config)), name), ()
-        if "For" in architecture:
-            raise JobError(
-                f"architecture {show(architecture)} has a head whose loss is not known here; name one that ends with "
-                f"{', '.join(ending for ending, _ in TASKS)}, or give your own module (FILE.py:FUNCTION)"
-            )
-    usual = ("AutoModelForMaskedLM",) if content["model_type"] in ENCODERS else BY_TYPE
-    for name in usual:
-        if _builds(transformers, name, hf_config):
-            head = f"trained as {name.removeprefix('AutoModelFor')}, since its config"
-            return name, (f"{head} {f'names {names[0]}, which has no loss' if names else 'names no architecture'}",)
-    raise JobError(f"no training head is known for model_type {content['model_type']!r}: name one in architectures")
-
-
-def _builds(transformers: Any, name: str, hf_config: Any) -> bool:
-    return type(hf_config) in getattr(transformers, name)._model_mapping
-
-
-def make_inputs(task: str, hf_config: Any, sizes: Sizes) -> dict[str, Tensor]:
-    """One micro-batch with labels, in the names that the model's forward takes."""
-    batch = int(sizes["batch_size"])
-    if task in ("AutoModelForImageClassification", "AutoModelForSemanticSegmentation"):
-        side = sizes.get("image_size", getattr(hf_config, "image_size", 224))
-        height, width = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
-        channels = int(getattr(hf_config, "num_channels", 3))
-        labels = tokens(batch, height, width) if task == "AutoModelForSemanticSegmentation" else tokens(batch)
-        return {"pixel_values": torch.zeros(batch, channels, height, width), "labels": labels}
-    seq = int(sizes["seq_len"])
-    if task == "AutoModelForSpeechSeq2Seq":  # a spectrogram of 30 s, twice as long as the encoder's sequence
-        labels = tokens(batch, int(sizes.get("target_len", seq)))
-        bands, frames = int(hf_config.num_mel_bins), 2 * int(hf_config.max_source_positions)
-        return {"input_features": torch.zeros(batch, bands, frames), "labels": labels, "decoder_input_ids": labels}
-    inputs = {"input_ids": tokens(batch, seq)}
-    if task == "AutoModelForSequenceClassification":
-        inputs["labels"] = tokens(batch)
-    elif task == "AutoModelForQuestionAnswering":
-        inputs["start_positions"], inputs["end_positions"] = tokens(batch), tokens(batch)
-    elif task == "AutoModelForSeq2SeqLM":
-        inputs["labels"] = tokens(batch, int(sizes.get("target_len", seq)))
-        inputs["decoder_input_ids"] = torch.zeros_like(inputs["labels"])
-    else:
-        inputs["labels"] = tokens(batch, seq)
-    if task == "AutoModelForPreTraining" and hf_config.model_type == "bert":
-        inputs["next_sentence_label"] = tokens(batch)
-    return inputs
-
-
-def loss(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
-    try:
-        return module(**inputs).loss
-    finally:
-        logging.set_verbosity(verbosity)
-
-
 def build(config: Config, sizes: Sizes) -> Workload:
     import transformers
 
@@ -188,23 +83,86 @@ def build(config: Config, sizes: Sizes) -> Workload:
     check_numbers(content, str(config["path"]))
     options = {key: value for key, value in content.items() if key not in NOT_OPTIONS}
     hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
-    hf_config.use_cache = False
+    for part in (hf_config, hf_config.get_text_config()):
+        part.use_cache = False
+    for name in _LEFT_OUT & vars(hf_config).keys():
+        setattr(hf_config, name, 0.0)
     task, assumed = auto_class(content, transformers, hf_config)
-    if task == "AutoModelForSequenceClassification" and hf_config.pad_token_id is None:
-        hf_config.pad_token_id = 0  # decoders need one to find the last token of a batch
-    if task == "AutoModelForSequenceClassification" and not hf_config.problem_type and hf_config.num_labels > 1:
-        hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
-    factory = getattr(transformers, task)
-    try:
-        module = factory.from_config(
-            hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
-        )
-    except ValueError:  # the model has no SDPA path
-        module = factory.from_config(
-            hf_config, attn_implementation="eager", dtype=torch.float32, trust_remote_code=False
-        )
+    if task == "AutoModelForSequenceClassification":
+        if hf_config.pad_token_id is None:
+            hf_config.pad_token_id = 0  # decoders need one to find the last token of a batch
+        if not hf_config.problem_type and hf_config.num_labels > 1:
+            hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
+    module = _built(getattr(transformers, task), hf_config)
     if task == "AutoModelForImageTextToText":
-        assumed = (TEXT_ALONE,)
+        batch = _with_images(module, hf_config, sizes)
+    else:
+        batch = make_batch(task, hf_config, sizes)
+    frozen = freeze(module, str(config.get("freeze", "none")))
+    notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module))
+    return Workload(module, batch.inputs, _quiet(batch.loss or own_loss), assumptions=notes)
+
+
+def _built(factory: Any, hf_config: Any) -> nn.Module:
+    options = {"dtype": torch.float32, "trust_remote_code": False}
+    try:
+        module: nn.Module = factory.from_config(hf_config, attn_implementation="sdpa", **options)
+    except ValueError:  # the model has no SDPA path
+        module = factory.from_config(hf_config, attn_implementation="eager", **options)
+    return module.to(torch.empty(0).device)  # some tensors are made on the CPU
+
+
+def _with_images(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
+    """Text with images, whose tokens come on top of those of the text, or text alone."""
+    length, count = int(sizes["seq_len"]), int(sizes["batch_size"])
+    if int(sizes.get("images", 1)) == 0:
         for name, weight in module.named_parameters():
             weight.requires_grad_(_IMAGES.search(name) is None)
-    return Workload(module, make_inputs(task, hf_config, sizes), loss, assumptions=assumed)
+        text = tokens(count, length)
+        return Batch({"input_ids": text, "labels": text}, notes=(TEXT_ALONE,))
+    use_segments(module)
+    try:
+        images = images_of(module, hf_config, sizes)
+    except PrecisionTimeError:
+        raise
+    except Exception as error:
+        raise _untraced(error) from error
+    text = tokens(count, length + images.placeholders)
+    placed = with_placeholders(hf_config, count, length, images.placeholders)
+    inputs = {**images.inputs, "input_ids": placed, "labels": text}
+    if "token_type_ids" in inspect.signature(module.forward).parameters:
+        inputs["token_type_ids"] = text
+
+    def loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        try:
+            with images_filled(images.counted):
+                return own_loss(module, inputs)
+        except PrecisionTimeError:
+            raise
+        except Exception as error:
+            raise _untraced(error) from error
+
+    return Batch(inputs, loss, (images.note,))
+
+
+def _untraced(error: Exception) -> CaptureError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return CaptureError(
+        f"images of this model could not be traced without data ({reason}); write input images=0 to train it on text "
+        "alone, or give your own module (FILE.py:FUNCTION)"
+    )
+
+
+def _quiet(loss: Loss) -> Loss:
+    def quiet(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        from transformers.utils import logging
+
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
+        try:
+            with scan_kernels(module):
+                return loss(module, inputs)
+        finally:
+            logging.set_verbosity(verbosity)
+
+    return quiet

@@ -25,7 +25,8 @@ _library.define(
 )
 _library.define("alibi_attention(Tensor query, Tensor key, Tensor value, float[] slopes, float dropout_p) -> Tensor")
 _library.define(
-    "state_scan(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip) -> Tensor"
+    "state_scan(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip,"
+    " int chunk=128) -> Tensor"
 )
 _library.define("focal_loss(Tensor logits, Tensor classes) -> Tensor")
 
@@ -104,12 +105,12 @@ def _written_out(
 
 
 def _state_scan(
-    x: Tensor, steps: Tensor, step_bias: Tensor, decay: Tensor, b: Tensor, c: Tensor, skip: Tensor
+    x: Tensor, steps: Tensor, step_bias: Tensor, decay: Tensor, b: Tensor, c: Tensor, skip: Tensor, chunk: int = 128
 ) -> Tensor:
     """y_t = sum over s <= t of (c_t . b_s) exp(-(a_s+1 + .. + a_t)) d_s x_s, plus skip x_t, for each head.
 
     d is the step, softplus(steps + bias), and a = exp(decay) d. Written out over all pairs of positions; x is (batch,
-    length, heads, size), b and c (batch, length, groups, state).
+    length, heads, size), b and c (batch, length, groups, state). Kernels compute it by chunks of so many positions.
     """
     d = F.softplus(steps.float() + step_bias.float()).transpose(1, 2)
     passed = (d * torch.exp(decay.float())[:, None]).cumsum(-1)

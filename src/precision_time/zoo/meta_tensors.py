@@ -1,0 +1,67 @@
+"""Small tensors with values beside those of the meta device, and masks whose values nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+
+def beside_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of an operator, with tensors that hold values on the meta device where one of them already is.
+
+    Models compute with the sizes and places of images, which are known, and read weights, which are not. A mask that
+    has values selects as many elements as it says.
+    """
+    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
+    if not (any(each.is_meta for each in tensors) and any(each.ndim and not each.is_meta for each in tensors)):
+        return args, kwargs
+    if func.overloadpacket in _INDEXED:
+        args = (args[0], _places(args[1]), *args[2:])
+    moved: tuple[Any, Any] = tree_map(_on_meta, (args, kwargs))
+    return moved
+
+
+_INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
+
+
+def _places(indices: Any) -> list[Any]:
+    """Indices with masks that have values replaced by the places that they select."""
+    places: list[Any] = []
+    for each in indices:
+        mask = each is not None and each.dtype == torch.bool and not each.is_meta
+        places += each.nonzero().unbind(1) if mask else [each]
+    return places
+
+
+def _on_meta(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.is_meta or not value.ndim:
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+class BesideMeta(TorchDispatchMode):
+    """Runs operators on the arguments of `beside_meta`, and branches on values that nobody has as on true."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = beside_meta(func, args, kwargs or {})
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta and args[0].dtype == torch.bool:
+            return True
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def everything_selected() -> Iterator[None]:
+    """A mask on the meta device selects everything."""
+    import torch.fx.experimental._config as settings
+
+    usual = settings.meta_nonzero_assume_all_nonzero
+    settings.meta_nonzero_assume_all_nonzero = True
+    try:
+        yield
+    finally:
+        settings.meta_nonzero_assume_all_nonzero = usual

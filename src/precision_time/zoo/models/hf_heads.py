@@ -1,0 +1,360 @@
+"""Heads of Hugging Face's models: the class that builds each, one micro-batch with labels, and the loss.
+
+The loss is the model's own where it needs no data. Of CTC, PyTorch's kernel stands in the trace (`zoo.models.ctc`).
+Where boxes are matched to predictions on the host (DETR), the cost of all pairs is computed and the assignment is not:
+the loss is that of as many pairs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from precision_time.errors import JobError
+from precision_time.zoo.meta_tensors import everything_selected
+from precision_time.zoo.models.ctc import ctc_loss
+from precision_time.zoo.models.text import tokens
+from precision_time.zoo.workload import Sizes
+
+Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
+CHOICES = 4
+"""Answers of a question (RACE, SWAG)."""
+BOXES = 7
+"""Boxes of an image: COCO has 7.3 in the mean (Lin et al. 2014, arXiv:1405.0312, figure 5)."""
+AUDIO_SECONDS, SAMPLE_RATE, FRAMES_PER_SECOND = 10, 16_000, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Arguments of a model with labels, its loss where that is not the model's own, and what was assumed."""
+
+    inputs: dict[str, Any]
+    loss: Loss | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def own_loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    """The loss that a model returns for its labels."""
+    found: Tensor = module(**inputs).loss
+    return found
+
+
+def _sides(config: Any, sizes: Sizes) -> tuple[int, int, int]:
+    side = sizes.get("image_size", getattr(config, "image_size", None)) or 224
+    height, width = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
+    return int(getattr(config, "num_channels", None) or 3), height, width
+
+
+def _image(config: Any, sizes: Sizes) -> dict[str, Any]:
+    return {"pixel_values": torch.zeros(int(sizes["batch_size"]), *_sides(config, sizes))}
+
+
+def _clip(config: Any, sizes: Sizes) -> dict[str, Any]:
+    channels, height, width = _sides(config, sizes)
+    frames = int(sizes.get("frames") or getattr(config, "num_frames", None) or 16)
+    return {"pixel_values": torch.zeros(int(sizes["batch_size"]), frames, channels, height, width)}
+
+
+def _text(sizes: Sizes) -> dict[str, Any]:
+    return {"input_ids": tokens(int(sizes["batch_size"]), int(sizes["seq_len"]))}
+
+
+def _image_classes(config: Any, sizes: Sizes) -> Batch:
+    return Batch({**_image(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
+
+
+def _clip_classes(config: Any, sizes: Sizes) -> Batch:
+    return Batch({**_clip(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
+
+
+def _pixels(config: Any, sizes: Sizes) -> Batch:
+    inputs = _image(config, sizes)
+    return Batch({**inputs, "labels": tokens(inputs["pixel_values"].shape[0], *inputs["pixel_values"].shape[2:])})
+
+
+def _depth(config: Any, sizes: Sizes) -> Batch:
+    def loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        depth: Tensor = module(**inputs).predicted_depth
+        return (depth - torch.zeros_like(depth)).abs().mean()
+
+    return Batch(_image(config, sizes), loss, ("the loss is the mean absolute error of the depth: the model has none",))
+
+
+def _restored_image(config: Any, sizes: Sizes) -> Batch:
+    return Batch(_image(config, sizes))
+
+
+def _masked_image(config: Any, sizes: Sizes) -> Batch:
+    inputs = _image(config, sizes)
+    patches = inputs["pixel_values"].shape[2] // int(config.patch_size)
+    mask = torch.zeros(int(sizes["batch_size"]), patches * patches, dtype=torch.bool)
+    return Batch({**inputs, "bool_masked_pos": mask})
+
+
+def _spectrogram(config: Any, sizes: Sizes) -> Batch:
+    """A spectrogram of 30 s, twice as long as the encoder's sequence (Whisper), or of audio_frames."""
+    batch = int(sizes["batch_size"])
+    labels = tokens(batch, int(sizes.get("target_len", sizes["seq_len"])))
+    bands = int(getattr(config, "num_mel_bins", 0) or getattr(config, "input_feat_per_channel", 80))
+    usual = 2 * int(config.max_source_positions) if config.model_type == "whisper" else AUDIO_SECONDS * 100
+    frames = int(sizes.get("audio_frames", usual))
+    shape = (batch, bands, frames) if config.model_type == "whisper" else (batch, frames, bands)
+    return Batch({"input_features": torch.zeros(shape), "labels": labels, "decoder_input_ids": labels})
+
+
+def _sound(config: Any, sizes: Sizes) -> tuple[dict[str, Any], str]:
+    """A wave, or the features of one, and a note on its length; nothing of it is masked."""
+    unmasked = ", none masked (apply_spec_augment)" if getattr(config, "apply_spec_augment", False) else ""
+    config.apply_spec_augment = False
+    batch, bands = int(sizes["batch_size"]), getattr(config, "feature_projection_input_dim", None)
+    encoder = getattr(config, "encoder_config", None)
+    bands = bands or getattr(encoder, "num_mel_bins", None)
+    if bands:
+        frames = int(sizes.get("audio_frames", AUDIO_SECONDS * (FRAMES_PER_SECOND if encoder is None else 100)))
+        return {
+            "input_features": torch.zeros(batch, frames, int(bands))
+        }, f"samples have {frames} frames of sound{unmasked}"
+    samples = int(sizes.get("audio_samples", AUDIO_SECONDS * SAMPLE_RATE))
+    return {"input_values": torch.zeros(batch, samples)}, f"samples have {samples:,} values of sound{unmasked}"
+
+
+def _ctc(config: Any, sizes: Sizes) -> Batch:
+    inputs, note = _sound(config, sizes)
+    batch = int(sizes["batch_size"])
+    labels, lengths = tokens(batch, int(sizes.get("target_len", sizes["seq_len"]))), tokens(batch)
+
+    def loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        logits: Tensor = module(**inputs).logits
+        chances = logits.float().log_softmax(-1).transpose(0, 1)
+        return ctc_loss(chances, labels, lengths, lengths)[0].mean()
+
+    return Batch(inputs, loss, (f"{note}, {labels.shape[1]} symbols of transcript",))
+
+
+def _sound_classes(config: Any, sizes: Sizes) -> Batch:
+    inputs, note = _sound(config, sizes)
+    return Batch({**inputs, "labels": tokens(int(sizes["batch_size"]))}, notes=(note,))
+
+
+def _spectrogram_classes(config: Any, sizes: Sizes) -> Batch:
+    """The audio spectrogram transformer takes a fixed number of frames."""
+    shape = int(sizes["batch_size"]), int(config.max_length), int(config.num_mel_bins)
+    return Batch({"input_values": torch.zeros(shape), "labels": tokens(shape[0])})
+
+
+def _sequence_class(config: Any, sizes: Sizes) -> Batch:
+    return Batch({**_text(sizes), "labels": tokens(int(sizes["batch_size"]))})
+
+
+def _answer_span(config: Any, sizes: Sizes) -> Batch:
+    ends = {name: tokens(int(sizes["batch_size"])) for name in ("start_positions", "end_positions")}
+    return Batch({**_text(sizes), **ends})
+
+
+def _choice(config: Any, sizes: Sizes) -> Batch:
+    batch = int(sizes["batch_size"])
+    ids = tokens(batch, CHOICES, int(sizes["seq_len"]))
+    note = f"samples have {CHOICES} choices, each a sequence of seq_len tokens"
+    return Batch({"input_ids": ids, "labels": tokens(batch)}, notes=(note,))
+
+
+def _translation(config: Any, sizes: Sizes) -> Batch:
+    inputs = _text(sizes)
+    inputs["labels"] = tokens(int(sizes["batch_size"]), int(sizes.get("target_len", sizes["seq_len"])))
+    return Batch({**inputs, "decoder_input_ids": torch.zeros_like(inputs["labels"])})
+
+
+def _language(config: Any, sizes: Sizes) -> Batch:
+    return Batch({**_text(sizes), "labels": _text(sizes)["input_ids"]})
+
+
+def _pretraining(config: Any, sizes: Sizes) -> Batch:
+    if config.model_type in _MASKED_AUTOENCODERS:
+        if not hasattr(config, "num_frames"):
+            return _restored_image(config, sizes)
+        frames = _clip(config, sizes)["pixel_values"]
+        patches = (frames.shape[1] // config.tubelet_size) * (frames.shape[-1] // config.patch_size) ** 2
+        raise JobError(
+            f"model_type {config.model_type} restores masked parts of {patches} patches, whose number depends on data; "
+            "give your own module (FILE.py:FUNCTION)"
+        )
+    inputs = _language(config, sizes).inputs
+    if config.model_type == "bert":
+        inputs["next_sentence_label"] = tokens(int(sizes["batch_size"]))
+    return Batch(inputs)
+
+
+_MASKED_AUTOENCODERS = frozenset(["vit_mae", "videomae"])
+
+
+def _detection(config: Any, sizes: Sizes) -> Batch:
+    side = sizes.get("image_size", getattr(config, "image_size", None)) or _DETECTED.get(config.model_type, (800, 1066))
+    inputs = _image(config, {**sizes, "image_size": side})
+    batch, _, height, width = inputs["pixel_values"].shape
+    with torch.device("cpu"):  # how many there are is known
+        labels = [{"class_labels": tokens(BOXES), "boxes": torch.zeros(BOXES, 4)} for _ in range(batch)]
+
+    def loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        with _matched():
+            return own_loss(module, {**inputs, "labels": labels})
+
+    note = (
+        f"images have {height} x {width} pixels and {BOXES} boxes; predictions are matched to boxes on the host, which "
+        "takes its own time: the step has the costs of all pairs and the loss of the matched ones"
+    )
+    return Batch(inputs, loss, (note,))
+
+
+_DETECTED = {
+    **dict.fromkeys(("d_fine", "deimv2", "lw_detr", "rt_detr", "rt_detr_v2", "yolos"), 640),
+    "rf_detr": 560,
+}
+"""Side of the images of detectors that take one size; the others take 800 pixels and the image's own ratio, of COCO's
+640 x 480."""
+
+
+_SOLVER = "linear_sum_assignment"
+"""SciPy's solver of assignments, as transformers' modules name it."""
+
+
+@contextmanager
+def _matched() -> Iterator[None]:
+    """While a detector's loss runs: assignments as solvers return them, which is what the host would compute."""
+    import numpy as np
+
+    def assigned(costs: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        first = np.arange(min(costs.shape))
+        return first, first
+
+    modules = [each for name, each in sys.modules.items() if name.startswith("transformers.")]
+    replaced = [(each, vars(each)[_SOLVER]) for each in modules if _SOLVER in vars(each)]
+    for each, _ in replaced:
+        setattr(each, _SOLVER, assigned)
+    try:
+        with everything_selected(), _OnHost():
+            yield
+    finally:
+        for each, usual in replaced:
+            setattr(each, _SOLVER, usual)
+
+
+class _OnHost(TorchFunctionMode):
+    """Copies to the host keep their shape, and the number of boxes, which only divides the loss, is one."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.cpu and args[0].is_meta:
+            return args[0]
+        if func is Tensor.item and args[0].is_meta and args[0].dtype != torch.bool:
+            return 1
+        return func(*args, **(kwargs or {}))
+
+
+def _contrastive(config: Any, sizes: Sizes) -> Batch:
+    """Images and texts of one rank (CLIP, SigLIP)."""
+    length = int(getattr(config.text_config, "max_position_embeddings", 0) or sizes["seq_len"])
+    text = {"input_ids": tokens(int(sizes["batch_size"]), min(length, int(sizes["seq_len"])))}
+    return Batch({**_image(config.vision_config, sizes), **text, "return_loss": True})
+
+
+HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Sizes], Batch]]] = {
+    "ForCausalLM": (("AutoModelForCausalLM",), _language),
+    "LMHeadModel": (("AutoModelForCausalLM",), _language),
+    "ForMaskedLM": (("AutoModelForMaskedLM",), _language),
+    "ForPreTraining": (("AutoModelForPreTraining",), _pretraining),
+    "ForConditionalGeneration": (
+        ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText"),
+        _translation,
+    ),
+    "ForSequenceClassification": (
+        ("AutoModelForSequenceClassification", "AutoModelForAudioClassification"),
+        _sequence_class,
+    ),
+    "ForAudioClassification": (("AutoModelForAudioClassification",), _sound_classes),
+    "ForQuestionAnswering": (("AutoModelForQuestionAnswering",), _answer_span),
+    "ForTokenClassification": (("AutoModelForTokenClassification",), _language),
+    "ForMultipleChoice": (("AutoModelForMultipleChoice",), _choice),
+    "ForNextSentencePrediction": (("AutoModelForNextSentencePrediction",), _sequence_class),
+    "ForImageClassification": (("AutoModelForImageClassification",), _image_classes),
+    "ForVideoClassification": (("AutoModelForVideoClassification",), _clip_classes),
+    "ForSemanticSegmentation": (("AutoModelForSemanticSegmentation",), _pixels),
+    "ForDepthEstimation": (("AutoModelForDepthEstimation",), _depth),
+    "ForMaskedImageModeling": (("AutoModelForMaskedImageModeling",), _masked_image),
+    "ForObjectDetection": (("AutoModelForObjectDetection",), _detection),
+    "ForCTC": (("AutoModelForCTC",), _ctc),
+}
+"""Ending of an architecture's name -> the classes of `transformers` that may build it, tried in this order, and its
+batch."""
+_OF_CLASS = {
+    "AutoModelForSpeechSeq2Seq": _spectrogram,
+    "AutoModelForAudioClassification": _sound_classes,
+    "AutoModel": _contrastive,
+    **{names[0]: batch for names, batch in HEADS.values()},
+}
+BY_TYPE = (
+    "AutoModelForImageClassification",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForCausalLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForSequenceClassification",
+    "AutoModelForImageTextToText",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForCTC",
+    "AutoModelForObjectDetection",
+    "AutoModelForSemanticSegmentation",
+    "AutoModelForVideoClassification",
+    "AutoModelForAudioClassification",
+    "AutoModelForDepthEstimation",
+)
+"""Tried in this order when the file names no architecture."""
+CONTRASTIVE = frozenset(["altclip", "chinese_clip", "clip", "metaclip_2", "siglip"])
+"""Model types of images and texts whose plain model is the one that is trained."""
+ENCODERS = frozenset(
+    "albert bert camembert deberta deberta-v2 distilbert electra mpnet roberta xlm-roberta".split(),
+)
+"""Model types that also have a causal class but are trained as masked models."""
+
+
+def auto_class(content: Mapping[str, Any], transformers: Any, config: Any) -> tuple[str, tuple[str, ...]]:
+    """Name of the `AutoModel...` class that builds the configured model with a loss, and what had to be assumed.
+
+    Raises `JobError` for an architecture with another head, such as universal segmentation.
+    """
+    names = content.get("architectures") or []
+    if content["model_type"] in CONTRASTIVE and (not names or names[0].endswith("Model")):
+        return "AutoModel", ()
+    for architecture in names:
+        for ending, (tried, _) in HEADS.items():
+            if architecture.endswith(ending):
+                return next((each for each in tried if _builds(transformers, each, config)), tried[0]), ()
+        if "For" in architecture:
+            raise JobError(
+                f"architecture {architecture!r} has a head whose loss is not known here; name one that ends with "
+                f"{', '.join(HEADS)}, or give your own module (FILE.py:FUNCTION)"
+            )
+    usual = ("AutoModelForMaskedLM",) if content["model_type"] in ENCODERS else BY_TYPE
+    for name in usual:
+        if _builds(transformers, name, config):
+            head = f"trained as {name.removeprefix('AutoModelFor')}, since its config"
+            return name, (f"{head} {f'names {names[0]}, which has no loss' if names else 'names no architecture'}",)
+    raise JobError(
+        f"model_type {content['model_type']!r} has no training head that is known: it is a part of other models, or "
+        "generates without a loss; name the whole model's config or give your own module (FILE.py:FUNCTION)"
+    )
+
+
+def _builds(transformers: Any, name: str, config: Any) -> bool:
+    return type(config) in getattr(transformers, name)._model_mapping
+
+
+def make_batch(task: str, config: Any, sizes: Sizes) -> Batch:
+    """One micro-batch with labels, in the names that the model's forward takes."""
+    if config.model_type == "audio-spectrogram-transformer":
+        return _spectrogram_classes(config, sizes)
+    return _OF_CLASS[task](config, sizes)

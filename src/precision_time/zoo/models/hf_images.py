@@ -1,0 +1,244 @@
+"""Images of Hugging Face's models of text and images: inputs of one micro-batch, with placeholders among the tokens.
+
+Sizes of images are known, so they are given as values (tensors on the CPU): patches, grids and windows follow from
+them. What a model asks of other data is answered for images that fill their batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from precision_time.errors import JobError
+from precision_time.zoo.meta_tensors import BesideMeta, everything_selected
+from precision_time.zoo.models.text import tokens
+from precision_time.zoo.workload import Sizes
+
+SIDE = 448
+"""Pixels of a side where neither the job nor the config gives one: models that take images of any size."""
+_TOWERS = ("vision_tower", "vision_model", "visual", "vision_encoder", "image_encoder", "vision_embed_tokens")
+_LANGUAGE = ("language_model", "text_model", "lm_head", "decoder")
+_PROJECTORS = ("merger", "projector", "connector", "qformer")
+_SEGMENTED, _IMPLEMENTATION = "flash_attention_2", "_attn_implementation"
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images of a micro-batch.
+
+    inputs        arguments of the model
+    placeholders  tokens of a sample that its images take the place of
+    counted       what the model counts of each image, or of the images of each sample
+    note          their number and size
+    """
+
+    inputs: dict[str, Any]
+    placeholders: int
+    counted: int
+    note: str
+
+
+def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
+    """The images of one micro-batch. Raises `JobError` for a size that the model's patches do not divide."""
+    batch, images = int(sizes["batch_size"]), int(sizes.get("images", 1))
+    names = inspect.signature(module.forward).parameters
+    if "pixel_values" not in names:
+        raise ValueError(f"{type(module).__name__} takes no pixel_values")
+    vision = getattr(config, "vision_config", None) or getattr(config, "vision", None) or config
+    height, width = _sides(sizes, vision)
+    count = batch * images
+    channels = int(_first(vision, ("in_channels", "in_chans", "num_channels"), 3))
+    inputs: dict[str, Any]
+    if "image_grid_thw" in names:
+        inputs = _patches(vision, count, height, width, channels)
+    elif "pixel_attention_mask" in names:
+        inputs = {"pixel_values": torch.zeros(batch, images, channels, height, width)}
+    elif "aspect_ratio_ids" in names:
+        inputs = _tiles(config, vision, batch, images, channels, height, width)
+    else:
+        inputs = {"pixel_values": torch.zeros(count, channels, height, width)}
+        features = _features_of(module)
+        if "image_sizes" in names and features and "image_sizes" in inspect.signature(features).parameters:
+            inputs["image_sizes"] = torch.tensor([[height, width]] * count, device="cpu")
+            if hasattr(config, "image_grid_pinpoints"):
+                crops = _crops(config, height, width)
+                inputs["pixel_values"] = torch.zeros(count, crops, channels, *_sides({}, vision))
+    counted = images if "pixel_attention_mask" in names else _merged(config, vision, height, width)
+    placeholders = _placeholders(module, inputs, batch, counted)
+    if {"image_grid_thw", "mm_token_type_ids", "position_ids"} <= set(names):
+        inputs["position_ids"] = tokens(3, batch, int(sizes["seq_len"]) + placeholders)
+    note = f"samples have {images} image{'s' * (images != 1)} of {height} x {width} pixels"
+    return Images(inputs, placeholders, counted, f"{note}, {placeholders} tokens, beside seq_len tokens of text")
+
+
+def freeze(module: nn.Module, what: str) -> str | None:
+    """Take the vision tower, the language model or both out of training; the projector between them always is trained.
+
+    `what`: "none", "vision", "language" or "both". Returns a note. Raises `JobError` where the model lacks that part.
+    """
+    if what == "none":
+        return None
+    for name, weight in module.named_parameters():
+        parts = name.split(".")
+        projects = any(word in part for part in parts for word in _PROJECTORS)
+        vision = any(part in _TOWERS for part in parts)
+        language = not vision and any(part in _LANGUAGE or part == "embed_tokens" for part in parts)
+        if not projects and ((vision and what != "language") or (language and what != "vision")):
+            weight.requires_grad_(False)
+    part = {"vision": "vision tower", "language": "language model", "both": "vision tower and the language model"}[what]
+    if all(weight.requires_grad for weight in module.parameters()):
+        raise JobError(
+            f"model_config freeze {what!r}: no weights of a {part} were found in this model; write freeze=none"
+        )
+    return f"the weights of the {part} are frozen"
+
+
+@contextmanager
+def images_filled(counted: int) -> Iterator[None]:
+    """While a model runs: images of equal size fill the batch, and attention within images is one kernel for all."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    usual = ALL_ATTENTION_FUNCTIONS[_SEGMENTED]
+    ALL_ATTENTION_FUNCTIONS[_SEGMENTED] = _segmented_attention
+    try:
+        with torch.device("cpu"), everything_selected(), _Counts(counted):  # positions and windows have values
+            yield
+    finally:
+        ALL_ATTENTION_FUNCTIONS[_SEGMENTED] = usual
+
+
+class _Counts(TorchFunctionMode):
+    """Models count the images of every sample that are not padding, or the patches of an image, to split features.
+
+    Places of images keep their values where a model moves them to its device, and nothing leaves the meta device.
+    """
+
+    def __init__(self, counted: int) -> None:
+        self._counted = counted
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.tolist and args[0].is_meta and args[0].ndim == 1:
+            return [self._counted] * args[0].shape[0]
+        if func is Tensor.to and (args[0].is_meta or not args[0].is_floating_point()):
+            values = (*args[1:], *(kwargs or {}).values())
+            if any(isinstance(each, torch.device) and each != args[0].device for each in values):
+                return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _segmented_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, cu_seq_lens_q: Any = None, **options: Any
+) -> tuple[Tensor, None]:
+    """Attention within segments of one row of tokens, as flash attention's kernel for variable lengths computes it:
+    one call for all segments of one length."""
+    scale, causal = options.get("scaling"), bool(options.get("is_causal", getattr(module, "is_causal", False)))
+    if cu_seq_lens_q is None or cu_seq_lens_q.is_meta:
+        grouped = query.shape[1] != key.shape[1]
+        out = F.scaled_dot_product_attention(query, key, value, scale=scale, is_causal=causal, enable_gqa=grouped)
+        return out.transpose(1, 2), None
+    lengths = cu_seq_lens_q.diff().tolist()
+    of_length = {length: lengths.count(length) for length in dict.fromkeys(lengths)}
+    done, start = [], 0
+    for length, count in of_length.items():
+        end = start + count * length
+        q, k, v = (x[0, :, start:end].unflatten(1, (count, length)).transpose(0, 1) for x in (query, key, value))
+        out = F.scaled_dot_product_attention(q, k, v, scale=scale)
+        done.append(out.transpose(1, 2).flatten(0, 1))
+        start = end
+    return (done[0] if len(done) == 1 else torch.cat(done)).unsqueeze(0), None
+
+
+def with_placeholders(config: Any, batch: int, text: int, placeholders: int) -> Tensor:
+    """Tokens of a micro-batch whose values say where images are."""
+    ids = torch.zeros(batch, placeholders + text, dtype=torch.long, device="cpu")
+    ids[:, :placeholders] = int(_first(config, ("image_token_id", "image_token_index"), 0))
+    return ids
+
+
+def use_segments(module: nn.Module) -> None:
+    """Let a vision tower that takes images of any size call the kernel that `images_filled` replaces."""
+    if "image_grid_thw" not in inspect.signature(module.forward).parameters:
+        return
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if config is not None and part is not module and type(config).__name__.lower().endswith("visionconfig"):
+            setattr(config, _IMPLEMENTATION, _SEGMENTED)
+
+
+def _placeholders(module: nn.Module, inputs: Mapping[str, Any], batch: int, counted: int) -> int:
+    """Tokens of a sample that its images take the place of; 0 where the model reads images in another way."""
+    features = _features_of(module)
+    if features is None:
+        return 0
+    named = {k: v for k, v in inputs.items() if k in inspect.signature(features).parameters}
+    with torch.no_grad(), images_filled(counted), BesideMeta():
+        found = features(**named)
+    for name in ("pooler_output", "last_hidden_state"):
+        found = getattr(found, name, None) if getattr(found, name, None) is not None else found
+    found = found if isinstance(found, (list, tuple)) else [found]
+    return int(sum(each.shape[:-1].numel() for each in found) // batch)
+
+
+def _features_of(module: nn.Module) -> Any:
+    owners = (module, getattr(module, "model", None))
+    return next((found for each in owners if (found := getattr(each, "get_image_features", None))), None)
+
+
+def _sides(sizes: Mapping[str, Any], vision: Any) -> tuple[int, int]:
+    side = sizes.get("image_size") or getattr(vision, "image_size", None) or SIDE
+    return (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
+
+
+def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+    return next((value for value in (getattr(config, name, None) for name in names) if value is not None), default)
+
+
+def _patches(vision: Any, count: int, height: int, width: int, channels: int) -> dict[str, Any]:
+    """Images cut into patches by their processor (Qwen-VL, GLM-V)."""
+    patch, merged = int(vision.patch_size), int(_first(vision, ("spatial_merge_size",), 2))
+    grid = patch * merged
+    if height % grid or width % grid:
+        near = f"{max(round(height / grid), 1) * grid}x{max(round(width / grid), 1) * grid}"
+        raise JobError(
+            f"input image_size {height}x{width} does not divide into squares of {grid} pixels, to which this model "
+            f"resizes its images; write image_size={near}"
+        )
+    rows, columns = height // patch, width // patch
+    frames = int(_first(vision, ("temporal_patch_size",), 1))
+    return {
+        "pixel_values": torch.zeros(count * rows * columns, channels * frames * patch * patch),
+        "image_grid_thw": torch.tensor([[1, rows, columns]] * count, device="cpu"),
+    }
+
+
+def _merged(config: Any, vision: Any, height: int, width: int) -> int:
+    """Patches of an image that are left where squares of them are merged."""
+    patch = _first(vision, ("patch_size",), 1)
+    side = (patch if isinstance(patch, int) else int(patch[0])) * int(_first(config, ("spatial_merge_size",), 1))
+    return (height // side) * (width // side)
+
+
+def _tiles(config: Any, vision: Any, batch: int, images: int, channels: int, height: int, width: int) -> dict[str, Any]:
+    """Images of as many tiles as the model has at most (Llama 3.2)."""
+    tiles = int(vision.max_num_tiles)
+    return {
+        "pixel_values": torch.zeros(batch, images, tiles, channels, height, width),
+        "aspect_ratio_ids": tokens(batch, images),
+        "aspect_ratio_mask": tokens(batch, images, tiles),
+    }
+
+
+def _crops(config: Any, height: int, width: int) -> int:
+    """Parts of an image beside the whole one, by the library's own rule (LLaVA-NeXT)."""
+    from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+    side = config.vision_config.image_size
+    return int(image_size_to_num_patches([height, width], config.image_grid_pinpoints, side))
