@@ -62,7 +62,8 @@ def asked(server: Served, phases: str, examples: int) -> int:
     command = [
         sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run", f"{server.url}/openapi.json",
         "--checks", "all", "--max-examples", str(examples), "--phases", phases, "--suppress-health-check", "all",
-        "--seed", "1", "--continue-on-failure", "--request-timeout", "120",  # the server has limits of its own
+        "--seed", "1", "--continue-on-failure", "--request-timeout", "120",
+        "--max-response-time", "120",  # the server has a limit of its own, of processor time
     ]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, cwd=server.log_path.parent, timeout=1800)
     assert ran.returncode == 0, ran.stdout[-6000:]
