@@ -1,4 +1,4 @@
-"""What stands in for torch._dynamo, SymPy and SciPy while a command traces: the same answers, and the real ones on need."""
+"""What stands in for torch._dynamo, SymPy and SciPy while a command traces: the same answers, the real ones on need."""
 
 from __future__ import annotations
 
