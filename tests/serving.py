@@ -17,41 +17,16 @@ from typing import Any
 import httpx
 from starlette.testclient import TestClient
 
+from benchmarks.attack.served import InlinePool
 from precision_time.serve.http.app import build_app
 from precision_time.serve.http.limits import PREDICT_S
 from precision_time.serve.http.logs import Log
-from precision_time.serve.http.pool import Lesson
-from precision_time.serve.http.problems import ProblemError, parts_from
 from precision_time.serve.http.service import Service
 from precision_time.serve.http.tokens import Tokens
-from precision_time.serve.http.worker import answered
 from precision_time.serve.store import open_store
 
 START_S = 120.0
 RESNET = {"model": "resnet50", "gpu": "a100-80gb-sxm", "precision": "amp-fp16", "batch_size": 64}
-
-
-class InlinePool:
-    """Answers in this process; `asked` holds the questions."""
-
-    count, waiting, replaced = 1, 0, 0
-    pids = (os.getpid(),)
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, Mapping[str, Any]]] = []
-
-    async def ask(self, ask: str, asked: Mapping[str, Any], lesson: Lesson | None = None) -> dict[str, Any]:
-        self.asked.append((ask, asked))
-        named = {"cluster": lesson.cluster} if lesson else {}
-        if lesson:
-            taught = {"ask": "teach", **named, "state": lesson.state(), "forget": []}
-            assert answered(json.dumps(taught).encode()) == {"answer": {}}
-        reply = answered(json.dumps({"ask": ask, **asked, **named}).encode())
-        if "problem" in reply:
-            problem = reply["problem"]
-            raise ProblemError(problem["status"], problem["detail"], **parts_from(problem))
-        found: dict[str, Any] = reply["answer"]
-        return found
 
 
 class Here:

@@ -275,3 +275,20 @@ def test_a_command_prints_the_same_from_a_server(words: str, capsys: pytest.Capt
 def test_what_does_not_go_with_a_server(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words.split(), "--server", "http://testserver"]) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "body"), [
+    ("predict", b"{}"), ("predict", b'{"estimate": {}, "id": 3}'), ("compare", b'{"rows": 3}'),
+    ("walltime", b'{"format": "slurm"}'), ("plan", b"{}"), ("predict", b"[" * 50_000), ("predict", b'{"id": NaN}'),
+])  # fmt: skip
+def test_an_answer_of_another_program_is_one_sentence(command: str, body: bytes) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
+    with Client("http://x", transport=transport) as client, pytest.raises(ServeError, match="is it precision-time"):
+        getattr(client, command)(Job("resnet50", run={"steps": 10}))
+
+
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precision_time.client.LARGEST_REPLY", 100)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=b" " * 101))
+    with Client("http://x", transport=transport) as client, pytest.raises(ServeError, match="more than 100 bytes"):
+        client.predict(Job("resnet50"))

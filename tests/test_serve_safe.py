@@ -218,3 +218,12 @@ def test_any_job_is_made_or_refused(fields: dict[str, Any]) -> None:
         return
     assert ":" not in job.model
     assert job.code.refused
+
+
+def test_an_unknown_field_of_a_goal_or_space_is_refused_with_its_nearest() -> None:
+    from precision_time.errors import JobError
+    from precision_time.serve.http import answers
+
+    for section in ("goal", "space"):
+        with pytest.raises(JobError, match=f"{section} has no field 'gpu_s'; nearest"):
+            answers.plan({"job": {"model": "resnet50", "run": {"steps": 10}}, section: {"gpu_s": 1}})

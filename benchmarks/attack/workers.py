@@ -29,6 +29,8 @@ from precision_time.journal import Journal, held
 PIECE = 100
 """Inputs or jobs of one task of a worker."""
 _RELATIONS_OF_A_JOB = 3
+_BESIDE_A_STORE = ("-lock", "-wal", "-shm")
+"""Ends of the files that lie beside an open store."""
 _MODELS_OF_A_PIECE = 5
 """So that a process seldom reads a graph again."""
 _TRACED = 0.04
@@ -178,7 +180,9 @@ def _inputs(seed: int, count: int) -> Findings:
                 verdict = judged(given)
                 named = given.arguments if verdict.outcome == ANSWERED else ()
                 left = {
-                    name for name in set(os.listdir(folder)) - before - {"out"} if not any(name in a for a in named)
+                    name
+                    for name in set(os.listdir(folder)) - before - {"out"}
+                    if not any(name in a for a in named) and not name.endswith(_BESIDE_A_STORE)
                 }
                 shown = f"seed {seed} {number}: {given.show(folder)}"
             finally:

@@ -9,26 +9,28 @@ It needs httpx: pip install 'precision-time[client]'.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from precision_time import errors
-from precision_time.checks import show
+from precision_time.checks import show, small_number, text
 from precision_time.comparison import Comparison, Row
-from precision_time.errors import MissingExtraError, PrecisionTimeError, ServeError
+from precision_time.errors import DataError, MissingExtraError, PrecisionTimeError, ServeError, shortened
 from precision_time.estimate.estimate import Estimate
 from precision_time.job.code import is_code
 from precision_time.job.job import Job
 from precision_time.plan import Goal, Space
-from precision_time.plan.walltime import TimeLimit
-from precision_time.reading import to_json
+from precision_time.plan.walltime import FORMAT, TimeLimit
+from precision_time.reading import decoded, parse_json, to_json
+from precision_time.reading.values import MOST_SAVED_VALUES
 
 if TYPE_CHECKING:
     import httpx
@@ -39,6 +41,11 @@ _WAIT_S = (0.2, 1.0, 3.0)
 """Waits before a request is repeated, where the server is busy or the connection fails: equal requests have one
 effect."""
 _LONGEST_WAIT_S = 10.0
+LARGEST_REPLY = 64 << 20
+"""Most bytes of an answer; a comparison of 64 jobs has half a megabyte."""
+
+
+_Answer = TypeVar("_Answer", Estimate, Comparison, TimeLimit, "ServedEstimate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class Client:
         token = token if token is not None else os.environ.get(TOKEN)
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
-        self._url, self._cluster = url, cluster
+        self._url, self._cluster, self._timeout_s = url, cluster, timeout_s
         self._errors, self._late = (httpx.HTTPError, httpx.InvalidURL, OSError), httpx.TimeoutException
 
     def __enter__(self) -> Client:
@@ -99,11 +106,12 @@ class Client:
         """
         body = {**self._of_job(job, graph), "key": key, "keep": keep}
         reply = self._post("/v1/predict", body)
-        estimate = Estimate.from_dict(reply["estimate"])
-        values = {item.name: getattr(estimate, item.name) for item in dataclasses.fields(Estimate)}
-        if isinstance(job, Job) and is_code(job.model):
-            values["job"] = estimate.job.replace(model=job.model)
-        return ServedEstimate(**values, prediction=reply["id"])
+        with self._understood():
+            estimate = Estimate.from_dict(reply["estimate"])
+            values = {item.name: getattr(estimate, item.name) for item in dataclasses.fields(Estimate)}
+            if isinstance(job, Job) and is_code(job.model):
+                values["job"] = estimate.job.replace(model=job.model)
+            return _shown(ServedEstimate(**values, prediction=reply["id"] and text("id", reply["id"])))
 
     def compare(
         self,
@@ -121,15 +129,16 @@ class Client:
         }  # fmt: skip
         given = {name: list(values) for name, values in axes.items() if values}
         reply = self._post("/v1/compare", {**self._of_job(job), **given})
-        rows = [
-            Row(
-                Job.from_dict(row["job"]),
-                None if row["estimate"] is None else Estimate.from_dict(row["estimate"]),
-                row["error"],
-            )
-            for row in reply["rows"]
-        ]
-        return Comparison(tuple(rows), None if reply["baseline"] is None else rows[reply["baseline"]])
+        with self._understood():
+            rows = [
+                Row(
+                    Job.from_dict(row["job"]),
+                    None if row["estimate"] is None else Estimate.from_dict(row["estimate"]),
+                    row["error"],
+                )
+                for row in reply["rows"]
+            ]
+            return _shown(Comparison(tuple(rows), None if reply["baseline"] is None else rows[reply["baseline"]]))
 
     def plan(
         self,
@@ -140,7 +149,11 @@ class Client:
     ) -> dict[str, Any]:
         """`Plan.to_dict()` of the plan, and its `text`."""
         body = {**self._of_job(job), "goal": _given(goal), "space": _given(space), "quantile": quantile}
-        return self._post("/v1/plan", body)
+        found = self._post("/v1/plan", body)
+        with self._understood():
+            if not isinstance(found["text"], str):
+                raise TypeError("text is none")
+        return found
 
     def walltime(
         self,
@@ -154,8 +167,11 @@ class Client:
         """The time limit to ask a scheduler for; the prediction is kept under `key`, if one is given."""
         body = {**self._of_job(job, graph), "confidence": confidence, "format": format, "key": key}
         reply = self._post("/v1/walltime", body)
-        names = (item.name for item in dataclasses.fields(TimeLimit))
-        return TimeLimit(**{name: reply[name] for name in names})
+        with self._understood():
+            values = {item.name: reply[item.name] for item in dataclasses.fields(TimeLimit)}
+            if type(values["seconds"]) is not int or type(values["median_s"]) is not int:
+                raise TypeError("seconds are whole numbers")
+            return _shown(TimeLimit(**{**values, "format": FORMAT("format", values["format"])}))
 
     def record(self, prediction: str | ServedEstimate, *, key: str | None = None, **measured: Any) -> bool:
         """Record how a predicted job went; False where the prediction has an outcome of this key already.
@@ -167,13 +183,16 @@ class Client:
             raise ServeError("the prediction was not kept, so it has no outcomes; predict the job with keep=True")
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in measured.items()}
         reply = self._post(f"/v1/predictions/{_quoted(known)}/outcomes", {"key": key, **plain})
-        return bool(reply["new"])
+        with self._understood():
+            return bool(reply["new"])
 
     def predictions(self, *, before: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
         """Kept predictions with their outcomes, the latest first; `before`: the id of the last one that was seen."""
         query = {"cluster": self._cluster, "before": before, "limit": limit}
-        found: list[dict[str, Any]] = self._get("/v1/predictions", query)["predictions"]
-        return found
+        reply = self._get("/v1/predictions", query)
+        with self._understood():
+            found: list[dict[str, Any]] = reply["predictions"]
+            return found
 
     def prediction(self, id: str) -> dict[str, Any]:
         """A kept prediction with its estimate and its outcomes."""
@@ -205,34 +224,66 @@ class Client:
     def _answer(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         for wait_s in (*_WAIT_S, None):
             try:
-                reply = self._http.request(method, path, **request)
+                status, headers, content = self._whole(method, path, request)
             except self._errors as error:
                 if wait_s is None or isinstance(error, self._late):
                     why = " ".join(str(error).split()) or type(error).__name__
-                    raise ServeError(f"server {self._url} does not answer ({why}); check its address") from None
+                    raise ServeError(
+                        shortened(f"server {self._url} does not answer ({why}); check its address")
+                    ) from None
             else:
-                if reply.status_code != 503 or wait_s is None:
-                    return self._read(reply)
-                stated = reply.headers.get("retry-after", "")
-                wait_s = min(max(wait_s, float(stated) if stated.isdigit() else 0.0), _LONGEST_WAIT_S)
+                if status != 503 or wait_s is None:
+                    return self._read(status, content)
+                wait_s = min(max(wait_s, small_number(headers.get("retry-after", "")) or 0.0), _LONGEST_WAIT_S)
             time.sleep(wait_s)
         raise AssertionError("the last try returns or raises")
 
-    def _read(self, reply: httpx.Response) -> dict[str, Any]:
-        try:
-            content = reply.json()
-        except ValueError:
-            content = None
-        if reply.is_success and isinstance(content, dict):
+    def _whole(self, method: str, path: str, request: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body of a reply, within limits of time and size."""
+        end, content = time.monotonic() + self._timeout_s, bytearray()
+        with self._http.stream(method, path, **request) as reply:
+            for piece in reply.iter_bytes():
+                content += piece
+                if len(content) > LARGEST_REPLY:
+                    raise ServeError(f"server {self._url} answers more than {LARGEST_REPLY:,} bytes; ask for less")
+                if time.monotonic() > end:
+                    raise ServeError(
+                        f"server {self._url} answers too slowly: it is not done after {self._timeout_s:g} s; try again"
+                    )
+            return reply.status_code, reply.headers, bytes(content)
+
+    def _read(self, status: int, body: bytes) -> dict[str, Any]:
+        content = None
+        with contextlib.suppress(DataError):
+            content = parse_json(decoded(body, "the answer"), "the answer", MOST_SAVED_VALUES)
+        if 200 <= status < 300 and isinstance(content, dict):
             return content
         if isinstance(content, dict) and isinstance(content.get("detail"), str):
             kind = getattr(errors, str(content.get("error")), ServeError)
             known = isinstance(kind, type) and issubclass(kind, PrecisionTimeError)
-            refusal = (kind if known else ServeError)(content["detail"])
+            refusal = (kind if known else ServeError)(shortened(content["detail"]))
             if isinstance(refusal, ServeError):
-                refusal.http_status = reply.status_code
+                refusal.http_status = status
             raise refusal
-        raise ServeError(f"server {self._url} answered {reply.status_code} without JSON; is it precision-time serve?")
+        raise ServeError(f"server {self._url} answered {status} without JSON; is it precision-time serve?")
+
+    @contextlib.contextmanager
+    def _understood(self) -> Iterator[None]:
+        """The block reads a reply, which may be of another program or of another version."""
+        try:
+            yield
+        except (PrecisionTimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+            raise ServeError(
+                f"server {self._url} answered with JSON that is no answer to this request; is it precision-time serve "
+                "of this version?"
+            ) from None
+
+
+def _shown(answer: _Answer) -> _Answer:
+    """The answer, once it could be written as text and as JSON: a part of a wrong type would fail only then."""
+    str(answer)
+    to_json(answer.to_dict())
+    return answer
 
 
 def _given(noun: Goal | Space | Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -51,11 +52,23 @@ def _plain(value: Any) -> AttrValue:
     return str(value)
 
 
+@cache
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class BudgetedBuild(TorchDispatchMode):
+class _PlainMode(TorchDispatchMode):
+    """A dispatch mode without the wrapper that keeps torch.compile out of it, which would import all of torch._dynamo.
+
+    That takes a second of processor time in the first trace.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class BudgetedBuild(_PlainMode):
     """Ends the construction of a model that makes too many tensors."""
 
     def __init__(self, most: int) -> None:
@@ -67,7 +80,7 @@ class BudgetedBuild(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(_PlainMode):
     """Records calls while active. Hooks outside set `phase` and `module_stack`.
 
     `layouts` also records the memory layout of the operands of products, on which the rates of CPU kernels depend
@@ -93,11 +106,6 @@ class Tracer(TorchDispatchMode):
         self._fresh: dict[Any, int] = {}
         self._results: dict[Any, Any] = {}
         self._schemas: dict[Any, tuple[str, bool, tuple[str, ...]]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False: a wrapper against torch.compile would import all of it, two seconds in the first trace."""
-        return False
 
     def storage_index(self, tensor: torch.Tensor, category: Category | None = None) -> int:
         storage = tensor.untyped_storage()
@@ -164,9 +172,8 @@ class Tracer(TorchDispatchMode):
             fresh = self._fresh[func] = 1 if pure else 2 if in_place and first_only else 0
         if not fresh or not all(t.is_meta for t in inputs):
             return self._computed(func, args, kwargs)
-        flat, structure = tree_flatten((args, kwargs))
         try:
-            key = (func, structure, tuple(_signature(leaf) for leaf in flat))
+            key = (func, _signature(args), _signature(kwargs))
             known = self._results.get(key)
         except TypeError:  # an unhashable argument
             return self._computed(func, args, kwargs)
@@ -180,7 +187,7 @@ class Tracer(TorchDispatchMode):
                 else torch.empty_strided(leaf[0], leaf[1], dtype=leaf[2], device="meta")
                 for leaf in specs
             ]
-            return tree_unflatten(made, spec)
+            return made[0] if spec.is_leaf() else tree_unflatten(made, spec)
         out = self._computed(func, args, kwargs)
         leaves, spec = tree_flatten(out)
         if all(o.is_meta for o in leaves if isinstance(o, torch.Tensor)):
@@ -252,10 +259,15 @@ def _autograd_node() -> str:
     return "" if node is None else str(node.name())
 
 
-def _signature(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return (tuple(leaf.shape), leaf.stride(), leaf.dtype)
-    return (type(leaf), leaf)
+def _signature(argument: Any) -> Any:
+    """What an operator's result depends on, hashable unless the argument is not."""
+    if isinstance(argument, torch.Tensor):
+        return (argument.shape, argument.stride(), argument.dtype)
+    if isinstance(argument, (tuple, list)):
+        return (type(argument), *map(_signature, argument))
+    if isinstance(argument, dict):
+        return (dict, *((name, _signature(value)) for name, value in argument.items()))
+    return (type(argument), argument)
 
 
 def _spec(tensor: torch.Tensor) -> TensorSpec:
@@ -263,6 +275,9 @@ def _spec(tensor: torch.Tensor) -> TensorSpec:
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    for leaf in tree_flatten(tree)[0]:
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
+    """The tensors in the arguments or results of an operator, which are nested in tuples, lists and mappings alone."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list, dict)):
+        for inner in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(inner)

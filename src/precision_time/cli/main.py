@@ -44,6 +44,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _dispatch(argv: Sequence[str] | None) -> int:
     # Imported here, where an interruption is answered and the streams are safe.
+    from precision_time.capture.deferred_imports import defer_imports
     from precision_time.cli import commands
     from precision_time.cli.outputs import check_outputs
     from precision_time.cli.parser import build_parser, parse
@@ -68,6 +69,7 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         if argv is None and options.command == "predict":
             # One job ends before cycles matter, and each collection visits what torch and transformers keep: 0.3 s.
             gc.disable()
+            defer_imports()
         emit(getattr(commands, options.command)(options))
     return OK
 

@@ -159,7 +159,7 @@ class Estimate:
     def from_dict(cls, given: Mapping[str, Any]) -> Estimate:
         """An estimate from `to_dict`'s values (without its timeline)."""
         try:
-            fields: dict[str, Any] = {name: Interval(**given[name]) if given[name] else None for name in _INTERVALS}
+            fields: dict[str, Any] = {name: _interval(given[name]) if given[name] else None for name in _INTERVALS}
             for name in _PLAIN:
                 fields[name] = tuple(given[name]) if isinstance(given[name], list) else given[name]
             memory = Memory.from_dict(given["memory"])
@@ -183,6 +183,14 @@ class Estimate:
             )
         except (KeyError, TypeError) as error:
             raise DataError(f"this is no estimate written by to_dict: {error} is missing or malformed") from error
+
+
+def _interval(given: Mapping[str, float]) -> Interval:
+    """Raises `TypeError` where the quantiles are not in order, or no numbers."""
+    found = Interval(**given)
+    if not found.p10 <= found.p50 <= found.p90:
+        raise TypeError("an interval in order")
+    return found
 
 
 _INTERVALS = ("step", "epoch", "run", "cost_usd", "energy_j")

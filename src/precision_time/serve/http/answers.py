@@ -23,7 +23,7 @@ from precision_time.plan.walltime import time_limit
 from precision_time.prediction import predict as predict_job
 from precision_time.serve.http.job_file import job_in
 from precision_time.serve.http.limits import MOST_ROWS
-from precision_time.serve.http.safe_job import safe_job, safe_space
+from precision_time.serve.http.safe_job import known_fields, safe_job, safe_space
 from precision_time.serve.learning import Facets
 from precision_time.serve.learning.cluster import Cluster
 from precision_time.serve.learning.effects import shipped_variances
@@ -106,7 +106,7 @@ def compare(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
-    goal, space = Goal(**asked.get("goal", {})), safe_space(asked.get("space", {}))
+    goal, space = Goal(**known_fields("goal", Goal, asked.get("goal", {}))), safe_space(asked.get("space", {}))
     found = plan_job(_job(asked), goal, space, learned=_cluster(asked))
     if "quantile" in asked:
         found = found.with_quantile(asked["quantile"])

@@ -7,14 +7,16 @@ The job's `CodeRule` refuses code a second time, and workers have no torch (`wor
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from precision_time.checks import show
+from precision_time.errors import JobError, nearest
 from precision_time.job.anchors import NONE, PUBLISHED, anchor_fields
 from precision_time.job.code import POSTED, CodeRule, is_code
 from precision_time.job.job import Job
-from precision_time.plan import Space
+from precision_time.plan import Goal, Space
 from precision_time.plan.spot import PUBLISHED as PUBLISHED_SPOT
 from precision_time.reading import SUFFIXES, plain_mapping
 from precision_time.serve.http.problems import ProblemError
@@ -93,9 +95,18 @@ _CHECKS: Mapping[str, Callable[[str, str | None], None]] = {
 }
 
 
+def known_fields(section: str, noun: type[Goal] | type[Space], fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields, all of which the noun has; `JobError` names one that it has not."""
+    known = [item.name for item in dataclasses.fields(noun)]
+    for name in fields:
+        if name not in known:
+            raise JobError(f"{section} has no field {show(name)}; nearest: {nearest(name, known)}")
+    return fields
+
+
 def safe_space(fields: Mapping[str, Any]) -> Space:
     """The space of a plan, which names no price file, cluster file or trace."""
-    space = Space(**fields)
+    space = Space(**known_fields("space", Space, fields))
     for name in space.providers:
         if name.lower().endswith(_FILES) or "/" in name or "\\" in name:
             _refuse("space.providers", name, "a file", "name a cloud of the price list, or any")
