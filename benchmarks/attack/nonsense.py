@@ -108,7 +108,7 @@ def _nonsense(answer: bytes, pause_s: float) -> Iterator[str]:
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads, allow_reuse_address = True, True
 
-        def handle_error(self, request: Any, client_address: Any) -> None:
+        def handle_error(self, request: Any, _client_address: Any) -> None:
             """A client that went away."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
