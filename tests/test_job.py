@@ -227,7 +227,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": {"a b": 1}}, "has the key 'a b'"),
     ({"input": {"a": math.inf}}, "finite"),
     ({"input": {"a": "x;y=2"}}, "semicolons"),
-    ({"num_gpus": 8}, "unknown field 'num_gpus' in the job; nearest: gpus"),
+    ({"num_gpus": 8}, "unknown field 'num_gpus' in the job; write gpus: 8"),
     ({3: 8}, "unknown field '3'"),
     ({"run": 3}, "run must be a mapping"),
     ({"run": {"epoch": 3}}, "unknown field 'epoch' in run; nearest: epochs"),

@@ -71,7 +71,7 @@ def test_candidates_after_one_that_does_not_fit_are_not_laid_out(monkeypatch: py
     the last are laid out."""
     laid_out = []
 
-    def counted(job: Job, least_fit: float) -> Assessed:
+    def counted(job: Job, least_fit: float, learned: None) -> Assessed:
         laid_out.append(job.batch_size)
         return assess(job, least_fit)
 
