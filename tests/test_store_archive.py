@@ -233,3 +233,9 @@ def test_commands(backup: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
         assert text in capsys.readouterr().err
     assert main(["store", "restore", "nowhere.gz", "--database", "new.db"]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_backup_that_cannot_be_written_makes_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "backup", str(tmp_path / "missing" / "b.gz"), "--database", str(tmp_path / "new.db")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -358,8 +358,11 @@ def capture(source: random.Random, folder: Path) -> Input:
     if source.random() < 0.2:
         text = mutated_text(source, text)
     (folder / "own.py").write_bytes(text.encode("utf-8", "replace"))
-    targets = ("out", "out", "out", "own.py", "/dev/null", "missing/out", "", ".", "own.py/x", "out\x1b", "/proc/x")
-    arguments = ["capture", source.choice(("own.py", "own.py:make_job", "own.py:other", "own.py:", "x.py", "resnet50"))]
+    targets = (*["out"] * 20, "own.py", "/dev/null", "missing/out", "", ".", "own.py/x", "out\x1b", "/proc/x")
+    arguments = [
+        "capture",
+        source.choice((*["own.py:make_job"] * 12, "own.py", "own.py:other", "own.py:", "x.py", "resnet50")),
+    ]
     arguments += [f"--output={source.choice(targets)}"] if source.random() < 0.95 else []
     if source.random() < 0.3:
         name = source.choice(("precision", "batch-size", "gpu", "attention", "input", "memory-format"))

@@ -173,6 +173,7 @@ def _text(results: list[Recorded]) -> str:
 
 def store(options: Namespace) -> Result:
     """For JSON, and as text."""
+    from precision_time.report.write import check_file
     from precision_time.serve.store import back_up, check_backup, open_store, restore
 
     action = options.action
@@ -182,6 +183,8 @@ def store(options: Namespace) -> Result:
     if action and (action[0] not in ("backup", "restore") or len(action) != 2):
         wrong = "names no single file" if action[0] in ("backup", "restore", "check") else "is unknown"
         raise UsageError(f"store {show(' '.join(action))} {wrong}; use {_ACTIONS}")
+    if action[:1] == ["backup"]:
+        check_file("file", action[1])  # before the database, which is made where there is none
     with closing(open_store(options.database)) as opened:
         if not action:
             clusters = opened.clusters()
