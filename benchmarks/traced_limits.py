@@ -33,6 +33,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "whisper": {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "encoder_layers": 32,
                 "decoder_layers": 32, "d_model": 1280, "encoder_attention_heads": 20, "decoder_attention_heads": 20},
     "gemma3n": {"architectures": ["Gemma3nForCausalLM"], "model_type": "gemma3n_text"},
+    "jamba": {"architectures": ["JambaForCausalLM"], "model_type": "jamba"},
+    "qwen2_5_vl": {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl"},
+    "detr": {"architectures": ["DetrForObjectDetection"], "model_type": "detr"},
 }  # fmt: skip
 MANY_OPERATORS = """
 import torch
@@ -72,6 +75,7 @@ def main() -> int:
         f"predict {' '.join(model)}": [*program, *model] for model in MODELS
     }
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in commands}
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         for name, config in CONFIGS.items():
             (Path(folder) / f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
@@ -90,7 +94,7 @@ def main() -> int:
         f"# Jobs whose model is traced\n\n`python -m benchmarks.traced_limits --repeats {options.repeats}`: least "
         f"processor time of {options.repeats} fresh processes each, imports included, and highest memory.\n\n"
         f"{Table(['job', 'processor time', 'peak memory', ''], rows, left=1).markdown()}\n\n"
-        f"{', '.join(f'{key} {value}' for key, value in where.items())}; other work ran on the machine meanwhile.\n"
+        f"{', '.join(f'{key} {value}' for key, value in where.items())}, load before {load:.1f}.\n"
     )
     (RESULTS / "traced_limits.md").write_text(text, encoding="utf-8")
     print(text)
