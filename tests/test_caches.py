@@ -28,6 +28,7 @@ UNBOUNDED = {
     "capture.intercept.registered": "one entry for each kind of device of torch",
     "capture.intercept._classes": "one entry for each kind of device of torch",
     "capture.intercept._install": "no arguments",
+    "capture.tracer.dtype_name": "dtypes of torch",
     "field_table.field_table": "no arguments",
     "hardware.catalog._after_fit": "no arguments",
     "hardware.catalog._gpu_rows": "no arguments",
