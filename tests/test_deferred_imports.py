@@ -28,7 +28,7 @@ from torch import nn
 
 def make_job(batch_size=4):
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
-    return {"model": model, "inputs": torch.empty(batch_size, 8), "loss": lambda out: (out / 3).mean()}
+    return {"model": model, "inputs": torch.empty(batch_size, 8), "loss": lambda out: (out / 3).sum(0).float().mean()}
 """
 HEAVY = ("torch._dynamo.convert_frame", "torch._inductor", "sympy.core", "scipy.optimize._optimize")
 
@@ -106,7 +106,17 @@ print("well")
 
 def test_a_command_imports_less_and_says_the_same(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
-    command = [sys.executable, "-X", "importtime", "-m", "precision_time", "predict", "own.py", "--json"]
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "precision_time",
+        "predict",
+        "own.py",
+        "--precision=bf16",
+        "--json",
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -114,5 +124,5 @@ def test_a_command_imports_less_and_says_the_same(tmp_path: Path) -> None:
     assert "torch" in imported
     assert [name for name in HEAVY if name in imported] == []
     answer = json.loads(done.stdout)
-    here = predict_time(f"{tmp_path / 'own.py'}:make_job").to_dict()
+    here = predict_time(f"{tmp_path / 'own.py'}:make_job", precision="bf16").to_dict()
     assert answer["step"] == json.loads(json.dumps(here))["step"]

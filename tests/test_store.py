@@ -523,6 +523,7 @@ def test_the_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("sqlite://x", "unknown kind"), ("no/such/folder/store.db", "there is no folder"),
         ("postgresql://u:secret@h:99999999/d?bad=1", "cannot be read"),
         ("postgresql://user:secret@/db?host=/nowhere", "cannot be reached"), (".", "cannot be opened"),
+        (":memory:", "keeps nothing; name a file"),
     ],
 )  # fmt: skip
 def test_stores_that_cannot_be_opened(target: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

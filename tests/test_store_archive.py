@@ -239,3 +239,10 @@ def test_a_backup_that_cannot_be_written_makes_no_database(tmp_path: Path, capsy
     assert main(["store", "backup", str(tmp_path / "missing" / "b.gz"), "--database", str(tmp_path / "new.db")]) == 2
     assert "there is no folder" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_backup_makes_no_database(backup: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backup.write_bytes(backup.read_bytes()[:-20])
+    assert main(["store", "restore", str(backup), "--database", str(backup.parent / "new.db")]) == 2
+    assert "no whole gzip file" in capsys.readouterr().err
+    assert not (backup.parent / "new.db").exists()

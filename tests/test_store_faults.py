@@ -382,3 +382,24 @@ def test_a_full_disk_under_postgresql() -> None:
             assert [each.number for each in store.recorded()] == list(range(1, len(kept) + 2))
             store.close()
             server.stop()
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("predictions", "job", '{"model'), ("predictions", "job", "[1]"), ("predictions", "facets", "\x01"),
+        ("predictions", "p50", "0.5x"), ("predictions", "p10", -0.4), ("predictions", "made_at", b"\xff"),
+        ("predictions", "cluster", "a b"), ("outcomes", "steps_s", "[0.5,"), ("outcomes", "steps_s", "[0.5, -1]"),
+        ("outcomes", "steps_s", "[NaN]"), ("outcomes", "step_s", "half"), ("outcomes", "machine", "7"),
+    ],
+)  # fmt: skip
+def test_a_damaged_row_is_named(store: SqlStore, path: Path, table: str, column: str, value: object) -> None:
+    one = store.add_prediction(prediction())
+    store.add_outcome(outcome(one, steps_s=(0.5, 0.6)))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for name in (row[0] for row in connection.execute("select name from sqlite_master where type = 'trigger'")):
+            connection.execute(f"drop trigger {name}")
+        connection.execute(f"update {table} set {column} = ?", (value,))
+        connection.commit()
+    with pytest.raises(StoreError, match=f"{one.id}' is damaged in the database .*; restore a backup into a new one"):
+        list(store.recorded())

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 _SHAPES = "torch.fx.experimental.symbolic_shapes"
+_SYMBOLIC_FUNCTIONS = "torch.utils._sympy.functions"
 
 
 def _unchanged(function: Any = None, *_args: Any, **_options: Any) -> Any:
@@ -82,11 +83,12 @@ STAND_INS: Mapping[str, Mapping[str, Any]] = {
         "free_unbacked_symbols": _plain("free_unbacked_symbols", lambda _: frozenset()),
         "GuardOnDataDependentSymNode": type("GuardOnDataDependentSymNode", (Exception,), {}),  # of symbolic sizes alone
     },
+    _SYMBOLIC_FUNCTIONS: {"Max": _real(_SYMBOLIC_FUNCTIONS, "Max")},  # a rule of strides imports it and never calls it
     "sympy": {"Basic": type("Basic", (), {})},  # what no value is while SymPy is not imported
     "scipy.optimize": {"linear_sum_assignment": _real("scipy.optimize", "linear_sum_assignment")},
 }
 """Module -> the names that it has without being imported."""
-_ROOTS = ("torch._dynamo", _SHAPES, "sympy", "scipy.optimize")
+_ROOTS = ("torch._dynamo", _SHAPES, _SYMBOLIC_FUNCTIONS, "sympy", "scipy.optimize")
 
 
 class _StandIn(ModuleType):

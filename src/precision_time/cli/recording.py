@@ -185,7 +185,8 @@ def store(options: Namespace) -> Result:
         raise UsageError(f"store {show(' '.join(action))} {wrong}; use {_ACTIONS}")
     if action[:1] == ["backup"]:
         check_file("file", action[1])  # before the database, which is made where there is none
-    with closing(open_store(options.database)) as opened:
+    # restore reads the whole backup before the database, which is made where there is none
+    with closing(open_store(options.database, check=action[:1] != ["restore"])) as opened:
         if not action:
             clusters = opened.clusters()
             lines = [f"{name}: {predictions:,} predictions, {outcomes:,} outcomes"

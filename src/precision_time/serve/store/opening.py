@@ -63,6 +63,8 @@ def _dialect(target: str | Path | None) -> Dialect:
     if not separator:
         if not text.strip() or "\0" in text:
             raise StoreError(f"store {show(text)} is no path; name a file, or leave it out for the usual one")
+        if text == ":memory:":  # of SQLite's databases that end with their process
+            raise StoreError("store ':memory:' keeps nothing; name a file, or leave it out for the usual one")
         return Sqlite(text)
     if scheme in ("postgresql", "postgres"):
         from precision_time.serve.store.postgresql import PostgreSql

@@ -6,13 +6,14 @@ Numbers are columns; mappings and lists are JSON text, the same in both database
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from precision_time.checks import show
-from precision_time.errors import JobError
+from precision_time.errors import JobError, StoreError
 from precision_time.field_types import SECONDS, FieldType
 from precision_time.field_types import number as number_type
 from precision_time.reading import to_json
@@ -73,9 +74,16 @@ def prediction_row(prediction: Prediction) -> tuple[Any, ...]:
 
 
 def prediction_of(row: Sequence[Any]) -> Prediction:
-    """The prediction of a row of `PREDICTION_COLUMNS`."""
-    identifier, made_at, cluster, key, job, estimate, facets, p10, p50, p90, versions = row
-    job, estimate, facets, versions = map(json.loads, (job, estimate, facets, versions))
+    """The prediction of a row of `PREDICTION_COLUMNS`. Raises `StoreError` for a row that nobody wrote so."""
+    identifier, made_at, cluster, key, job, estimate, facets, *predicted, versions = row
+    try:
+        _MOMENT("made_at", made_at)
+        checked_cluster(cluster)
+        p10, p50, p90 = (SECONDS("predicted", value) for value in predicted)
+        mappings = [_mapping(text) for text in (job, estimate, facets, versions)]
+    except _DAMAGES as error:
+        raise _damaged("prediction", identifier, error) from None
+    job, estimate, facets, versions = mappings
     return Prediction(identifier, made_at, cluster, job, estimate, facets, (p10, p50, p90), versions, key)
 
 
@@ -114,12 +122,35 @@ def outcome_row(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def outcome_of(row: Sequence[Any]) -> Outcome:
-    """The outcome of a row of `OUTCOME_COLUMNS`."""
+    """The outcome of a row of `OUTCOME_COLUMNS`. Raises `StoreError` for a row that nobody wrote so."""
     prediction, key, recorded_at, step_s, steps_s, run_s, peak_bytes, finished, machine = row
-    return Outcome(
-        key, prediction, recorded_at, step_s, tuple(json.loads(steps_s)), run_s, peak_bytes,
-        None if finished is None else bool(finished), json.loads(machine),
-    )  # fmt: skip
+    try:
+        steps = tuple(map(float, json.loads(steps_s)))
+        if steps and not (min(steps) > 0 and sum(steps) < math.inf):
+            raise ValueError("steps_s has times that are none")
+        finished = None if finished is None else bool(finished)
+        one = steps[:1]  # all are checked above, a hundred times as fast
+        outcome = Outcome(key, prediction, recorded_at, step_s, one, run_s, peak_bytes, finished, _mapping(machine))
+        return replace(checked_outcome(outcome), steps_s=steps)
+    except _DAMAGES as error:
+        raise _damaged("outcome", prediction, error) from None
+
+
+_DAMAGES = (ValueError, TypeError, OverflowError, RecursionError, JobError)
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("text where a mapping was")
+    return found
+
+
+def _damaged(kind: str, identifier: Any, error: Exception) -> StoreError:
+    whose = "the prediction" if kind == "prediction" else "an outcome of prediction"
+    return StoreError(
+        f"{whose} {show(identifier)} is damaged in the database ({error}); restore a backup into a new one"
+    )
 
 
 def _json(column: str, value: Any) -> str:
