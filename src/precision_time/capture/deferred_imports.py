@@ -6,7 +6,7 @@ their place stand modules that have the few names of `STAND_INS`: decorators tha
 torch.compile, and functions whose answer for a plain number or truth value is known. Any other name, any other
 submodule and any symbolic size import the real module, as without this.
 
-Only for a process that ends with its trace, such as `precision-time predict`: what was decorated in the meantime stays
+Only for a process that traces and ends, such as `precision-time predict`: what was decorated in the meantime stays
 undecorated when the process goes on to compile something.
 """
 

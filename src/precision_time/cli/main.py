@@ -13,6 +13,8 @@ from precision_time.errors import PrecisionTimeError, shortened
 from precision_time.signals import Stopped, stop_signals
 
 OK, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
+_ONLY_PREDICT = {"predict", "compare", "plan", "layouts", "walltime", "slurm", "kubernetes", "capture"}
+"""Commands whose process traces models and ends."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,10 +68,11 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         emit(build_parser().format_help().removesuffix("\n"))
     else:
         check_outputs(options)
+        if argv is None and options.command in _ONLY_PREDICT:
+            defer_imports()
         if argv is None and options.command == "predict":
             # One job ends before cycles matter, and each collection visits what torch and transformers keep: 0.3 s.
             gc.disable()
-            defer_imports()
         emit(getattr(commands, options.command)(options))
     return OK
 
