@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from precision_time.capture.channels_last import COPIES, RESULTS
 from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
 from precision_time.capture.limits import MOST_DISPATCHED, OperatorBudget
-from precision_time.zoo.meta_tensors import beside_meta
+from precision_time.zoo.meta_tensors import beside_meta, tensors_of
 
 # Arguments that change an operator's work beyond its tensor shapes.
 _ATTRS = frozenset(
@@ -69,7 +68,7 @@ class _PlainMode(TorchDispatchMode):
 
 
 class BudgetedBuild(_PlainMode):
-    """Ends the construction of a model that makes too many tensors."""
+    """Ends the construction of a model that makes too many tensors, and initialises no weights that have no values."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -77,7 +76,12 @@ class BudgetedBuild(_PlainMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._budget.spend()
+        if func in _INITIALISERS and args[0].is_meta:
+            return args[0]
         return func(*args, **(kwargs or {}))
+
+
+_INITIALISERS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 
 
 class Tracer(_PlainMode):
@@ -235,11 +239,11 @@ class Tracer(_PlainMode):
             return True
         if self.channels_last:
             args = self._copied(func, args, module)
-        inputs = list(_tensors((args, kwargs)))
+        inputs = list(tensors_of((args, kwargs)))
         reads = tuple(self.storage_index(t) for t in inputs)
         in_specs = tuple(_spec(t) for t in inputs)
         out = self._run(func, args, kwargs, inputs)
-        outputs = list(_tensors(out))
+        outputs = list(tensors_of(out))
         named = zip(arg_names, args, strict=False)
         attrs = tuple((k, _plain(v)) for k, v in (*named, *kwargs.items()) if k in _ATTRS)
         if self._layouts and name in _PRODUCTS:
@@ -272,12 +276,3 @@ def _signature(argument: Any) -> Any:
 
 def _spec(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype))
-
-
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors in the arguments or results of an operator, which are nested in tuples, lists and mappings alone."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list, dict)):
-        for inner in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(inner)

@@ -8,7 +8,16 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
+
+
+def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors in the arguments or results of an operator, which are nested in tuples, lists and mappings alone."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list, dict)):
+        for inner in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors_of(inner)
 
 
 def beside_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -17,8 +26,11 @@ def beside_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     Models compute with the sizes and places of images, which are known, and read weights, which are not. A mask that
     has values selects as many elements as it says.
     """
-    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
-    if not (any(each.is_meta for each in tensors) and any(each.ndim and not each.is_meta for each in tensors)):
+    on_meta = with_values = False
+    for each in tensors_of((args, kwargs)):
+        on_meta |= each.is_meta
+        with_values |= not each.is_meta and each.ndim > 0
+    if not (on_meta and with_values):
         return args, kwargs
     if func.overloadpacket in _INDEXED:
         args = (args[0], _places(args[1]), *args[2:])
