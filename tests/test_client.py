@@ -280,11 +280,13 @@ def test_what_does_not_go_with_a_server(words: str, text: str, capsys: pytest.Ca
 @pytest.mark.parametrize(("command", "body"), [
     ("predict", b"{}"), ("predict", b'{"estimate": {}, "id": 3}'), ("compare", b'{"rows": 3}'),
     ("walltime", b'{"format": "slurm"}'), ("plan", b"{}"), ("predict", b"[" * 50_000), ("predict", b'{"id": NaN}'),
+    ("plan", b'{"chosen": {"step_s": {"p10": -1, "p50": 2, "p90": 3}}}'),
+    ("predictions", b'{"predictions": [{"p10": 3, "p50": 2, "p90": 4}]}'),
 ])  # fmt: skip
 def test_an_answer_of_another_program_is_one_sentence(command: str, body: bytes) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
     with Client("http://x", transport=transport) as client, pytest.raises(ServeError, match="is it precision-time"):
-        getattr(client, command)(Job("resnet50", run={"steps": 10}))
+        getattr(client, command)(*() if command == "predictions" else (Job("resnet50", run={"steps": 10}),))
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

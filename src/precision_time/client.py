@@ -257,6 +257,8 @@ class Client:
         with contextlib.suppress(DataError):
             content = parse_json(decoded(body, "the answer"), "the answer", MOST_SAVED_VALUES)
         if 200 <= status < 300 and isinstance(content, dict):
+            with self._understood():
+                _check_intervals(content)
             return content
         if isinstance(content, dict) and isinstance(content.get("detail"), str):
             kind = getattr(errors, str(content.get("error")), ServeError)
@@ -277,6 +279,16 @@ class Client:
                 f"server {self._url} answered with JSON that is no answer to this request; is it precision-time serve "
                 "of this version?"
             ) from None
+
+
+def _check_intervals(answer: Any) -> None:
+    """Raises `ValueError` for P10, P50 and P90 that are in another order or below 0."""
+    if isinstance(answer, dict) and {"p10", "p50", "p90"} <= answer.keys():
+        if not 0 <= answer["p10"] <= answer["p50"] <= answer["p90"]:
+            raise ValueError("an interval is not ordered")
+    elif isinstance(answer, (dict, list)):
+        for each in answer.values() if isinstance(answer, dict) else answer:
+            _check_intervals(each)
 
 
 def _shown(answer: _Answer) -> _Answer:
