@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.attack import nonsense, samples, served, settings
+from benchmarks.attack import nonsense, samples, scripts, served, settings
 from benchmarks.attack.input import Input, as_argument, as_json
 from benchmarks.attack.jobs import TRACED, Fields, models, random_fields
 from benchmarks.attack.mutate import YAML_SCALARS, bad_value, mutated, mutated_text, places, replaced
@@ -380,6 +380,7 @@ GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
     (2, cluster_file), (2, stagger_file), (2, model_file), (12, sections), (6, comparison), (4, evaluation),
     (2, gpu_catalog), (1, trained_predictor), (8, plans), (3, time_limits),
     (8, served.requests), (4, served.store), (6, served.record), (2, served.capture), (4, nonsense.remote),
+    (4, scripts.training_script),
 )  # fmt: skip
 """Weight and generator of every kind of input."""
 
