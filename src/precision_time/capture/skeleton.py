@@ -169,7 +169,7 @@ def _settled(facts: Facts) -> dict[str, Any]:
     settled: dict[str, Any] = {}
     for name in order:
         try:
-            Job(**{"model": "any", "gpus": _gpus(facts), **settled, name: fields[name]})
+            Job("any", **{"gpus": _gpus(facts), **settled, name: fields[name]})
         except JobError as error:
             facts.note(f"{facts.where.get(name, name)}: {error}")
             continue
