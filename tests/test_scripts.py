@@ -334,6 +334,51 @@ SFTTrainer(model, args=SFTConfig(output_dir="o", bf16=True, max_length=512), pef
     assert said.where["quantized"] == "line 7: from_pretrained"
 
 
+def test_a_model_that_a_trainer_loads_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "from trl import SFTConfig, SFTTrainer\nSFTTrainer('Qwen/Qwen3-0.6B', args=SFTConfig(bf16=True, max_length=64))",
+        encoding="utf-8",
+    )
+    text = skeleton(path)
+    assert "model: qwen3-0.6b  # Qwen/Qwen3-0.6B, line 2: SFTTrainer" in text
+    assert "note: line 2: SFTTrainer loads the model by its name: weights are taken as fp32" in text
+
+
+ACCELERATE = """
+import argparse
+from accelerate import Accelerator
+MOST = 16
+def loaders(batch_size=16):
+    return DataLoader(data["train"], shuffle=True, batch_size=batch_size), DataLoader(data["val"], batch_size=64)
+def run(config, args):
+    accelerator = Accelerator(mixed_precision=args.mixed_precision)
+    batch_size, steps = config["batch_size"], int(config["num_epochs"])
+    gradient_accumulation_steps = 1
+    if batch_size > MOST:
+        gradient_accumulation_steps = batch_size // MOST
+        batch_size = MOST
+    loaders(batch_size)
+    for epoch in range(steps):
+        pass
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mixed_precision", default=None)
+    run({"batch_size": 64, "num_epochs": 3}, parser.parse_args())
+main()
+"""
+
+
+def test_values_pass_through_functions_and_branches(tmp_path: Path) -> None:
+    said = facts(tmp_path, ACCELERATE)
+    assert said.fields["run"] == {"epochs": 3}
+    assert "batch_size is assigned in lines 9 and 13" in said.missing["batch_size"]  # 64, and 16 of the branch
+    assert "`accelerate config` wrote decides it" in said.missing["precision"]
+    said = facts(tmp_path, ACCELERATE.replace('"batch_size": 64', '"batch_size": 8').replace("=None", "='bf16'"))
+    assert (said.fields["batch_size"], said.fields["grad_accum"]) == (8, 1)
+    assert said.fields["precision"] == "amp-bf16"
+
+
 # --- values
 
 

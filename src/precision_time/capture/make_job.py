@@ -227,7 +227,7 @@ def _optimizer(reading: Reading) -> str:
     """The optimizer as torch makes it, or its name."""
     field = reading.facts.fields.get("optimizer")
     if field is None:
-        return '"adamw"  # none was found'
+        return f'"adamw"  # to be chosen: {reading.facts.missing.get("optimizer", "none was found")}'
     classes = [name for name, of in OPTIMIZERS.items() if of == field and name in _TORCH]
     fused = ", fused=True" if reading.facts.fields.get("optimizer_impl") == "fused" else ""
     return f"torch.optim.{classes[0]}(model.parameters(){fused})" if classes else f'"{field}"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,4 +62,4 @@ class Reading:
 
     def place(self, call: Call, text: str = "") -> str:
         file = "" if self.script is self.main else f"{self.script.path.name}, "
-        return f"{file}line {call.line}: {text or call.last}"
+        return f"{file}line {call.line}: {text or call.last or ast.unparse(call.node.func)[:60]}"

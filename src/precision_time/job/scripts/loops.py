@@ -86,13 +86,9 @@ def _batch(reading: Reading) -> None:
     facts, values = reading.facts, reading.values
     if "batch_size" in facts.fields or facts.by_trainer:
         return
-    loaders = [call for call in reading.named("DataLoader") if call.argument("batch_size", 1) is not None]
+    loaders = [call for call in reading.named("DataLoader") if _batch_of(reading, call) is not None]
     training = [call for call in loaders if _is_training(call, values.argument(call, "shuffle", 2))]
-    found = {
-        repr(value): (value, call)
-        for call in training or loaders
-        for value in (values.argument(call, "batch_size", 1),)
-    }
+    found = {repr(value): (value, call) for call in training or loaders for value in (_batch_of(reading, call),)}
     if len(found) > 1:
         lines = " and ".join(str(call.line) for _, call in found.values())
         facts.missing["batch_size"] = f"the loaders of lines {lines} have different ones"
@@ -103,6 +99,13 @@ def _batch(reading: Reading) -> None:
         name, value = values.setting(*_BATCHES)
         if name:
             _say_batch(reading, value, f"line {values.where(name)}: {name}")
+
+
+def _batch_of(reading: Reading, call: Call) -> Any:
+    """The batch size of a loader, of **settings too; None where it is not given."""
+    if call.argument("batch_size", 1) is not None:
+        return reading.values.argument(call, "batch_size", 1)
+    return reading.values.keywords(call).get("batch_size")
 
 
 def _say_batch(reading: Reading, value: Any, where: str) -> None:
@@ -163,7 +166,7 @@ def _layout(reading: Reading) -> None:
     for call in reading.named("DistributedDataParallel", "DDP"):
         facts.say("layout", "dp", reading.place(call))
     for call in reading.named("DataParallel"):
-        if call.name.startswith(("torch", "nn.")):
+        if "layout" not in facts.fields and call.name.startswith(("torch", "nn.")):
             facts.note(f"{reading.place(call)} copies the model in every step, which is not modelled; use DDP")
     for call in reading.calls:
         if call.name.endswith("deepspeed.initialize"):
@@ -235,6 +238,8 @@ def _accelerator(reading: Reading) -> Asked:
         if call.argument("mixed_precision", 2) is None:
             continue
         value = reading.values.argument(call, "mixed_precision", 2)
+        if value is None:
+            value = Unread("mixed_precision is None, so that what `accelerate config` wrote decides it")
         if isinstance(value, Unread) or value not in ("no", "bf16", "fp16", "fp8"):
             return value if isinstance(value, Unread) else Unread(f"is {value!r}"), reading.place(call)
         return Numerics(value, f"mixed_precision {value}", True), reading.place(call)
@@ -379,4 +384,4 @@ def _wrapped(node: ast.expr) -> bool:
 
 def _source(call: Call, word: str, place: int) -> str:
     node = call.argument(word, place)
-    return "" if node is None else " ".join(ast.unparse(node).split())[:60]
+    return "..." if node is None else " ".join(ast.unparse(node).split())[:60]

@@ -83,6 +83,9 @@ def _library_name(reading: Reading, call: Call) -> str:
         if config is not None and _last(config.func) == "from_pretrained" and config.args:
             text = reading.values.of(config.args[0], scope)
             return _repository(text) if isinstance(text, str) else ""
+    if call.last.endswith("Trainer"):  # of TRL, which loads the model itself
+        name = reading.values.argument(call, "model", 0)
+        return _repository(name) if isinstance(name, str) and "/" in name and "." not in name.partition("/")[0] else ""
     return _by_key(reading, call)
 
 

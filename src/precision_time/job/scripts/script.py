@@ -74,12 +74,14 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Script:
-    """The text of a file. `attributes` has what is assigned to `x.NAME` and `x["NAME"]` of any x."""
+    """The text of a file. `scopes` are those of functions, `attributes` what is assigned to `x.NAME` of any x, `items` to
+    `x["NAME"]`."""
 
     path: Path
     tree: ast.Module
     imported: dict[str, str] = field(default_factory=dict)
     scope: Scope = field(default_factory=Scope)
+    scopes: list[Scope] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     attributes: dict[str, list[Binding]] = field(default_factory=dict)
     items: dict[str, list[tuple[str, Binding]]] = field(default_factory=dict)
@@ -198,7 +200,9 @@ class _Walk:
         self.script.functions.setdefault(node.name, node)
         for each in node.decorator_list:
             self._calls(each, scope, guards)
-        self.block(node.body, Scope(scope, node, of_class), guards, of_class)
+        inner = Scope(scope, node, of_class)
+        self.script.scopes.append(inner)
+        self.block(node.body, inner, guards, of_class)
 
     def _assign(self, target: ast.expr, value: ast.expr | None, scope: Scope, guards: Guards) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):

@@ -131,6 +131,9 @@ def _loading(reading: Reading) -> tuple[dict[str, Any], str]:
         if not {"dtype", "load_in_4bit", "load_in_8bit"} & set(kept):
             facts.note(f"{reading.place(call)} names no dtype: {_DTYPE}")
         return kept, reading.place(call)
+    for call in reading.calls:
+        if _TRAINERS.fullmatch(call.last) and isinstance(reading.values.argument(call, "model", 0), str):
+            facts.note(f"{reading.place(call)} loads the model by its name: {_DTYPE}")
     return {}, ""
 
 

@@ -90,8 +90,13 @@ class Values:
         return found
 
     def runs(self, guards: Guards, scope: Scope) -> bool:
-        """Whether a line under these conditions may run: False only where the text decides against one."""
+        """Whether a line under these conditions may run: False only where the text decides against one.
+
+        While a condition itself is worked out, the lines under it have not run.
+        """
         for test, wanted in guards:
+            if (id(test), id(scope)) in self._open:
+                return False
             value = self.of(test, scope)
             if not isinstance(value, Unread) and bool(value) != wanted:
                 return False
@@ -104,9 +109,9 @@ class Values:
         )
 
     def setting(self, *names: str) -> tuple[str, Any]:
-        """The first of these names that is a variable of the module or a default of a setting, and its value."""
+        """The first of these names that is a variable or a default of a setting, and its value."""
         for name in names:
-            for bindings in (self.script.scope.names.get(name), self._pool.get(name)):
+            for bindings in self._of_name(name):
                 if bindings:
                     value = self._one(name, bindings)
                     if type(value) in (int, float, str) or isinstance(value, Unread):
@@ -115,8 +120,13 @@ class Values:
 
     def where(self, name: str) -> int:
         """The line of a setting."""
-        bindings = self.script.scope.names.get(name) or self._pool.get(name) or ()
-        return next((each.line for each in bindings), 0)
+        return next((each.line for bindings in self._of_name(name) for each in bindings), 0)
+
+    def _of_name(self, name: str) -> list[list[Binding]]:
+        """What variables and settings of a name are assigned in lines that may run: of the module, settings, functions."""
+        inner = [each for scope in self.script.scopes for each in scope.names.get(name, ())]
+        found = [self.script.scope.names.get(name, []), self._pool.get(name, []), inner]
+        return [[each for each in bindings if self.runs(each.guards, each.scope)] for bindings in found]
 
     def made(self, node: ast.expr | None, scope: Scope) -> tuple[ast.Call | None, Scope]:
         """The call that made what an expression names, behind .to(...), .cuda() and the like; None where it is none."""
