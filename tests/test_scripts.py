@@ -337,7 +337,7 @@ SFTTrainer(model, args=SFTConfig(output_dir="o", bf16=True, max_length=512), pef
 def test_a_model_that_a_trainer_loads_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
-        "from trl import SFTConfig, SFTTrainer\nSFTTrainer('Qwen/Qwen3-0.6B', args=SFTConfig(bf16=True, max_length=64))",
+        "from trl import SFTConfig, SFTTrainer\nSFTTrainer('Qwen/Qwen3-0.6B', args=SFTConfig(bf16=True, max_length=8))",
         encoding="utf-8",
     )
     text = skeleton(path)

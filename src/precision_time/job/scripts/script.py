@@ -74,8 +74,10 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Script:
-    """The text of a file. `scopes` are those of functions, `attributes` what is assigned to `x.NAME` of any x, `items` to
-    `x["NAME"]`."""
+    """The text of a file.
+
+    `scopes` are those of functions, `attributes` what is assigned to `x.NAME` of any x, `items` to `x["NAME"]`.
+    """
 
     path: Path
     tree: ast.Module

@@ -26,7 +26,7 @@ _TRAINERS = re.compile(r"(Seq2Seq)?Trainer|(SFT|DPO|Reward|ORPO|CPO|KTO|GRPO|Uns
 _PARSERS = ("HfArgumentParser", "TrlParser", "LightningCLI")
 _LORA = {
     "r": "lora_r", "target_modules": "lora_target_modules", "lora_dropout": "lora_dropout", "use_dora": "use_dora",
-    "modules_to_save": "lora_modules_to_save", "target_parameters": "lora_target_parameters",
+    "modules_to_save": "lora_modules_to_save", "target_parameters": "lora_target_parameters", "bias": "lora_bias",
 }  # fmt: skip
 _LORA_INERT = frozenset(
     "lora_alpha task_type use_rslora random_state loftq_config init_lora_weights inference_mode".split()
@@ -158,9 +158,6 @@ def _adapters(reading: Reading) -> tuple[dict[str, Any], str]:
         for name, value in given.items():
             if name in _LORA:
                 found[_LORA[name]] = value
-            elif name == "bias":
-                if value != "none":
-                    facts.note(f"{reading.place(call, 'bias')}: biases trained beside adapters are not modelled")
             elif name not in (*_LORA_INERT, "use_gradient_checkpointing"):
                 facts.note(f"{reading.place(call, f'{call.last}({name}=...)')} is not understood")
         if unsloth:

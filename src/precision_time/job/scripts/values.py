@@ -123,7 +123,7 @@ class Values:
         return next((each.line for bindings in self._of_name(name) for each in bindings), 0)
 
     def _of_name(self, name: str) -> list[list[Binding]]:
-        """What variables and settings of a name are assigned in lines that may run: of the module, settings, functions."""
+        """What variables of the module, settings, and variables of functions are assigned in lines that may run."""
         inner = [each for scope in self.script.scopes for each in scope.names.get(name, ())]
         found = [self.script.scope.names.get(name, []), self._pool.get(name, []), inner]
         return [[each for each in bindings if self.runs(each.guards, each.scope)] for bindings in found]
