@@ -53,7 +53,7 @@ class Dora(Adapter):
         for name, before, after in (("lora_a", seen, a), ("lora_b", a, b)):
             weight = self._narrowed(name, calls, kept)
             made = self.edit.storage(after)
-            calls.append((self._product(before, weight, after), self._call(_FORWARD, (eye, kept[name]), (made,))))
+            calls.append((self._product(before, matrix, after), self._call(_FORWARD, (eye, kept[name]), (made,))))
             eye = made
         whole = replace(b, dtype=self.parameter_dtype)
         product = self._as(calls, _FORWARD, eye, b, whole)
