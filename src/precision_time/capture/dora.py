@@ -51,7 +51,7 @@ class Dora(Adapter):
         eye = self._as(calls, _FORWARD, eye, square, seen)
         a, b = self._matrix(self.inputs, rank), self._matrix(self.inputs, self.outputs)
         for name, before, after in (("lora_a", seen, a), ("lora_b", a, b)):
-            weight = self._narrowed(name, calls, kept)
+            matrix = self._narrowed(name, calls, kept)
             made = self.edit.storage(after)
             calls.append((self._product(before, matrix, after), self._call(_FORWARD, (eye, kept[name]), (made,))))
             eye = made
