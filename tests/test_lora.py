@@ -44,12 +44,14 @@ def test_the_words_of_the_field() -> None:
     for fields, message in (
         ({"lora": {"targets": "all-linear"}}, "lora has no rank"),
         ({"lora": {"rank": 0}}, "lora.rank must be a whole number of features from 1"),
-        ({"lora": {"rank": 8, "alpha": 3}}, "unknown field 'alpha' in lora; nearest: dropout"),
+        ({"lora": {"rank": 8, "alpha": 3}}, "unknown field 'alpha' in lora; nearest: .*dropout"),
         ({"lora": [16]}, "lora must be a rank or a mapping"),
         ({"lora": {"rank": 8, "targets": [3]}}, "lora.targets must be a list of layers"),
         ({"quantized": "nf4"}, "quantized nf4 freezes the weights, and no adapter is trained"),
         ({"lora": 8, "quantized": "int4"}, "quantized 'int4' is unknown; nearest: int8"),
         ({"lora": 8, "quantized": "nf4", "precision": "fp8"}, "set precision to bf16-master"),
+        ({"lora": {"rank": 8, "bias": "some"}}, "lora.bias 'some' is unknown; nearest: none"),
+        ({"lora": {"rank": 8, "dora": True}, "layout": {"tp": 2}, "gpus": 2}, "lora.dora takes norms.*set tp to 1"),
     ):
         with pytest.raises(JobError, match=message):
             Job("llama3-8b", **fields)
@@ -58,6 +60,7 @@ def test_the_words_of_the_field() -> None:
 def test_targets_that_a_model_lacks() -> None:
     for fields, message in (
         ({"model": "gpt2", "lora": "rank=8;targets=q_proj"}, "'q_proj' is no linear layer of gpt2.*qkv, output"),
+        ({"model": "mixtral-8x7b", "lora": {"rank": 8, "dora": True}}, "lora.dora has no form for the experts '\\w+'"),
         ({"model": "llama2-70b-lora", "lora": 8}, "lora adds adapters, and llama2-70b-lora has its own"),
     ):
         with pytest.raises(JobError, match=message):
@@ -256,6 +259,132 @@ def test_a_step_with_adapters_is_that_of_torch(regime: str, dropout: float, fuse
     assert all(made.kinds[made.calls[p.ready].kind].outputs[0].shape == p.shape for p in made.parameters if p.trainable)
 
 
+@pytest.fixture
+def dora_of_peft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zoo's adapters as DoRA in the order of peft 0.21 (DoraLinearLayer.forward, DoraLinearVariant.forward)."""
+    torch = pytest.importorskip("torch")
+    from torch import nn
+
+    from precision_time.zoo.models.decoder_parts import LoraLinear
+
+    made = LoraLinear.__init__
+
+    def init(self: Any, inputs: int, outputs: int, *rest: Any) -> None:
+        made(self, inputs, outputs, *rest)
+        self.lora_magnitude = nn.Parameter(torch.empty(outputs))
+
+    def forward(self: Any, x: Any) -> Any:
+        result = nn.Linear.forward(self, x)
+        a, b, dropping = self.lora_a, self.lora_b, isinstance(self.dropout, nn.Dropout)
+        if dropping:
+            x = self.dropout(x)
+        dtype = a.weight.dtype
+        change = b(a(torch.eye(a.weight.shape[1], dtype=dtype))).T.to(dtype)
+        weight = self.weight.to(dtype)
+        norm = torch.linalg.norm(weight + 2.0 * change.detach(), dim=1).to(dtype).detach()
+        factor = (self.lora_magnitude / norm).view(1, -1)
+        low = b(a(x))
+        base = nn.functional.linear(x, weight) if dropping else result if self.bias is None else result - self.bias
+        return (result + ((factor - 1) * base + factor * low * 2.0)).to(result.dtype)
+
+    monkeypatch.setattr(LoraLinear, "__init__", init)
+    monkeypatch.setattr(LoraLinear, "forward", forward)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("regime", ["full", "autocast", "half"])
+@pytest.mark.parametrize("fused", [0, 1])
+@pytest.mark.usefixtures("dora_of_peft")
+def test_a_step_with_dora_is_that_of_torch(regime: str, dropout: float, fused: int) -> None:
+    """Operators, dtypes, trained weights and live bytes of a real module with adapters and magnitudes, traced."""
+    shape = {"fused_qkv": fused, "bias": fused}
+    real = traced({**shape, "lora": 8, "lora_dropout": dropout}, regime)
+    lora = Lora(rank=8, targets=("attention",), dropout=dropout, dora=True)
+    made = with_adapters(traced(shape, regime), lora)
+    assert calls(made) == calls(real)
+    assert most_alive(made) == most_alive(real)
+    trained = [sorted((p.shape, p.dtype) for p in g.parameters if p.trainable) for g in (made, real)]
+    assert trained[0] == trained[1]
+
+
+def test_dora_by_hand() -> None:
+    """Of one layer of Llama 3 8B, keys of 4096 features into 1024, with rank 16: what DoRA adds to LoRA."""
+    inputs, outputs, rank, tokens = 4096, 1024, 16, 256
+    fields: dict[str, Any] = {"precision": "bf16", "batch_size": 1, "input": {"seq_len": tokens}}
+    lora, dora = (
+        training_step(Job("llama3-8b", lora={"rank": rank, "targets": ["k_proj"], "dora": on}, **fields)).graph
+        for on in (False, True)
+    )
+    more = calls(dora)
+    more.subtract(calls(lora))
+    here = {key: n for key, n in more.items() if key[1] == "blocks.1.attention.key" and n}
+    products = [(phase, i, o) for (phase, _, name, i, o), n in here.items() if name == "aten.mm"]
+    eye, a, b = inputs * inputs, inputs * rank, rank * outputs
+    assert sorted(products) == [  # an identity matrix through A and B: 2 x 4096 x 16 x (4096 + 1024) FLOP
+        (Phase.FORWARD, (("bfloat16", inputs * rank), ("bfloat16", b)), (("bfloat16", inputs * outputs),)),
+        (Phase.FORWARD, (("bfloat16", eye), ("bfloat16", a)), (("bfloat16", inputs * rank),)),
+    ]
+    whole = ("bfloat16", inputs * outputs)
+    passes = Counter(
+        {(name, o): n for (phase, _, name, i, o), n in here.items() if o == (whole,) and name != "aten.mm"}
+    )
+    assert passes == {("aten.mul", (whole,)): 1, ("aten.add", (whole,)): 1}  # s B A, and W + s B A
+    assert here[Phase.FORWARD, "blocks.1.attention.key", "aten.linalg_vector_norm", (whole,), (("bfloat16", outputs),)]
+    result = (("bfloat16", tokens * outputs),)
+    over = Counter()  # passes over the layer's result
+    for (phase, _, name, _, o), n in here.items():
+        if o == result and name != "aten.mm":
+            over[phase.name, name] += n
+    assert over == {("FORWARD", "aten.mul"): 2, ("FORWARD", "aten.add"): 1, ("BACKWARD", "aten.mul"): 4,
+                    ("BACKWARD", "aten.add"): 1}  # fmt: skip
+    magnitudes = [p for p in dora.parameters if "lora_magnitude" in p.name]
+    assert [(p.shape, p.trainable) for p in magnitudes] == [((outputs,), True)] * len(magnitudes)
+    # the layer's result and the adapter's are kept for the gradient of the magnitudes
+    assert most_alive(dora) - most_alive(lora) >= 2 * 2 * tokens * outputs
+
+
+def test_dora_of_a_whole_model() -> None:
+    """Magnitudes are trained; the step takes longer, most with dropout, which computes each layer twice."""
+    rank, outputs = 16, 32 * (2 * 4096 + 2 * 1024 + 2 * 14336 + 4096)
+    plain, dora, dropped = (
+        estimate(lora={"rank": rank, "dora": on, "dropout": p}) for on, p in ((False, 0), (True, 0), (True, 0.05))
+    )
+    rows = [each.memory.by_category["optimizer states"] for each in (plain, dora)]
+    assert rows[1] - rows[0] == 8 * outputs
+    assert 1.2 < dora.step.p50 / plain.step.p50 < 2
+    assert 1.2 < dropped.step.p50 / dora.step.p50 < 1.8
+    assert not dropped.unsupported
+    assert any("DoRA of rank 16 on all-linear" in note for note in dora.assumptions)
+    sides = 2 * [(4096, 4096)] + 2 * [(4096, 1024)] + 2 * [(4096, 14336)] + [(14336, 4096)]
+    norms = 32 * sum(2 * rank * a * (a + b) for a, b in sides)  # an identity matrix through both parts of the adapter
+    assert dora.utilisation.model_flops - plain.utilisation.model_flops == pytest.approx(norms, rel=0.03)
+    for kind in ("nf4", "int8"):
+        packed = [estimate(lora={"rank": rank, "dora": on}, quantized=kind) for on in (False, True)]
+        assert packed[1].step.p50 > packed[0].step.p50 + (dora.step.p50 - plain.step.p50)  # dequantized once more
+
+
+def test_biases_trained_beside_adapters() -> None:
+    """GPT-2, 12 blocks of width 768: biases of two norms, attention 3 + 1, feed-forward 4 + 1, and of the last norm."""
+    width, layers = 768, 12
+    adapters = layers * 4 * (width + 3 * width)
+    for bias, trained in (
+        ("none", 0),
+        ("all", layers * width * (2 + 3 + 1 + 4 + 1) + width),
+        ("lora_only", layers * 3 * width),
+    ):
+        lora = {"rank": 4, "targets": ["c_attn"], "bias": bias}
+        for precision in ("bf16-master", "amp-bf16", "torch-fp32"):
+            step = training_step(Job("gpt2", lora=lora, precision=precision, input={"seq_len": 128}))
+            assert round(step.layers.trainable_share * step.parameters) == adapters + trained
+            graph = step.graph
+            elements = [p.numel for p in graph.parameters if p.trainable]
+            written = {s for call in graph.calls for s in call.writes}
+            gradients = [i for i, s in enumerate(graph.storages) if s.category is Category.GRADIENTS and i in written]
+            assert sorted(graph.storages[i].nbytes for i in gradients) == sorted(
+                (2 if precision == "bf16-master" else 4) * n for n in elements
+            )
+
+
 def test_flop_are_those_of_torch() -> None:
     """A hand-written decoder block with adapters beside all its layers, under FlopCounterMode."""
     torch = pytest.importorskip("torch")
@@ -379,13 +508,16 @@ def test_adapters_of_other_programs() -> None:
     }
     lora = from_axolotl({**axolotl, **named})
     assert lora.fields["lora"] == {"rank": 32, "targets": ["q_proj", "o_proj"], "modules_to_save": ["lm_head"]}
-    experts = {"adapter": "lora", "lora_target_parameters": ["mlp.experts.gate_up_proj"], "peft_use_dora": True}
+    experts = {"adapter": "lora", "lora_target_parameters": ["mlp.experts.gate_up_proj"], "lora_bias": "lora_only"}
     lora = from_axolotl({**axolotl, **experts, "load_in_8bit": True})
-    assert lora.fields["lora"] == {"rank": 32, "targets": ["gate_up_proj"]}
+    assert lora.fields["lora"] == {"rank": 32, "targets": ["gate_up_proj"], "bias": "lora_only"}
     assert lora.fields["quantized"] == "int8"
-    assert "norms of whole weights (DoRA) are not modelled" in lora.not_taken["peft_use_dora"]
+    assert not {"peft_use_dora", "lora_bias"} & set(lora.not_taken)
     trl = from_huggingface({"output_dir": "x", "use_peft": True, "load_in_4bit": True, "model_name_or_path": "gpt2"})
     assert (trl.fields["lora"], trl.fields["quantized"]) == ({"rank": 16, "targets": ["c_attn"]}, "nf4")
+    dora = from_huggingface({"output_dir": "x", "use_peft": True, "use_dora": True, "model_name_or_path": "gpt2"})
+    assert dora.fields["lora"] == {"rank": 16, "targets": ["c_attn"], "dora": True}
+    assert "use_dora" in dora.taken
     foundry = {
         "name": "hf_causal_lm",
         "pretrained_model_name_or_path": "a/b",
@@ -399,6 +531,10 @@ def test_adapters_of_other_programs() -> None:
                         "model": {"_target_": "megatron.bridge.models.llama.Llama3ModelProvider8B"},
                         "peft": {"_target_": "megatron.bridge.peft.lora.LoRA", "dim": 8, "alpha": 16}})  # fmt: skip
     assert bridge.fields["lora"]["targets"] == ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    dora = from_nemo({"train": {"micro_batch_size": 1, "global_batch_size": 8},
+                      "model": {"_target_": "megatron.bridge.models.llama.Llama3ModelProvider8B"},
+                      "peft": {"_target_": "megatron.bridge.peft.dora.DoRA", "dim": 8}})  # fmt: skip
+    assert (dora.fields["lora"]["dora"], dora.not_taken["DoRA"]) == (True, "is taken in peft's order of operations")
     job = Job("llama3-8b", lora=bridge.fields["lora"])
     assert training_step(job).parameters == training_step(Job("llama3-8b", lora=8)).parameters
     for config, message in (

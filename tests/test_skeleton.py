@@ -58,12 +58,15 @@ def test_what_a_script_says(tmp_path: Path) -> None:
     ast.parse(text)
     assert "from train_ours import Net  # also: Block" in text
     assert "def make_job(batch_size=48):" in text
-    assert "model = Net(classes=..., depth=...)" in text
+    assert "model = Net(10, depth=2)\n" in text
     assert "Net.forward(images, mask)" in text
     assert '"loss": nn.functional.cross_entropy' in text
     assert "torch.optim.AdamW(model.parameters())" in text
     assert "--precision amp-bf16 --batch-size 48" in text
     assert "runs code" not in text
+    assert "Net(classes=..., depth=...)  # no line makes it" in written(
+        tmp_path, SCRIPT.replace("Net(10, depth=2)", "f()")
+    )
 
 
 def test_completed_it_is_predicted(
@@ -71,7 +74,7 @@ def test_completed_it_is_predicted(
 ) -> None:
     pytest.importorskip("torch")
     text = written(tmp_path, SCRIPT, "train_completed.py")
-    text = text.replace("classes=..., depth=...", "classes=10, depth=2").replace("batch_size, ...", "batch_size, 64")
+    text = text.replace("batch_size, ...", "batch_size, 64")
     (tmp_path / "job_completed.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main(["predict", "job_completed.py", "--precision", "amp-bf16", "--json"]) == 0
@@ -81,18 +84,28 @@ def test_completed_it_is_predicted(
 
 @pytest.mark.parametrize(
     ("line", "precision"),
-    [("torch.amp.GradScaler('cuda')", "amp-fp16"), ("Args(fp16=True)", "amp-fp16"), ("Args(bf16=True)", "amp-bf16"),
-     ("Args(bf16=False)", "torch-fp32"), ("x.to(torch.float16)", "amp-fp16")],
+    [("torch.amp.GradScaler('cuda')", "amp-fp16"), ("torch.amp.GradScaler(enabled=False)", "torch-fp32"),
+     ("Args(bf16=True)", "..."), ("Args(bf16=False)", "torch-fp32"), ("x.to(torch.float16)", "..."),
+     ("torch.autocast('cuda')", "amp-fp16"), ("torch.autocast('cuda', torch.bfloat16)", "amp-bf16"),
+     ("torch.autocast('cuda', enabled=some())", "..."), ("torch.autocast('cpu', torch.bfloat16)", "torch-fp32"),
+     ("torch.cuda.amp.autocast(dtype=torch.bfloat16)", "amp-bf16"), ("model.half()", "fp16"),
+     ("model.to('cuda', torch.bfloat16)", "bf16"), ("model.bfloat16(); torch.autocast('cuda', torch.bfloat16)", "bf16"),
+     ("model.bfloat16(); torch.autocast('cuda')", "..."), ("torch.set_default_dtype(torch.float16)", "fp16"),
+     ("torch.set_float32_matmul_precision('high')", "tf32"), ("torch.backends.cuda.matmul.allow_tf32 = True", "tf32"),
+     ("torch.backends.cudnn.allow_tf32 = True", "torch-fp32"), ("Accelerator(mixed_precision='bf16')", "amp-bf16"),
+     ("if False: model.half()", "torch-fp32")],
 )  # fmt: skip
 def test_precisions(tmp_path: Path, line: str, precision: str) -> None:
-    text = f"class A(Module):\n    pass\ndef main():\n    {line}\n"
-    assert f"--precision {precision} " in written(tmp_path, text)
+    text = f"import torch\nfrom accelerate import Accelerator\nclass A(Module):\n    pass\ndef main():\n    {line}\n"
+    text = written(tmp_path, text)
+    assert f"--precision {precision} " in text
+    assert ("not found: precision: line 6: " in text) == (precision == "...")
 
 
 def test_names_that_are_no_modules_and_code_at_the_top(tmp_path: Path) -> None:
     text = written(tmp_path, "class A(Module): pass\nfor x in []: pass\n", "my-train 2.py")
     ast.parse(text)
-    assert "import_module('my-train 2').A" in text
+    assert "of_script = importlib.import_module('my-train 2')\nA = of_script.A\n" in text
     assert "runs code when it is imported" in text
     assert '"loss": ...' in text
 
@@ -145,29 +158,59 @@ def main():
 @pytest.mark.parametrize(
     ("imports", "model", "found"),
     [
-        ("from torchvision import models", "models.resnet50(weights=None)", "resnet50"),
-        ("import torchvision", "torchvision.models.get_model('vit_b_16')", "vit-b-16"),
-        ("from torchvision.models import regnet_y_400mf as net", "net()", "torchvision:regnet_y_400mf"),
-        ("import timm", "timm.create_model('convnextv2_tiny', pretrained=True)", "timm:convnextv2_tiny"),
-        ("from timm import create_model", "create_model(model_name='vit_small_patch16_224')",
-         "timm:vit_small_patch16_224"),
-        ("from transformers import AutoModelForCausalLM", "AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B')",
-         "qwen3-8b"),
-        ("import transformers as t", "t.BertForPreTraining.from_pretrained('bert-large-uncased')", "bert-large"),
-        ("from transformers import AutoTokenizer as A, AutoModel",
-         "AutoModel.from_pretrained(pretrained_model_name_or_path='bigscience/bloom-560m')",
-         "hf:CONFIG.json  # the config of bigscience/bloom-560m, which is not among the named models"),
+        ("from torchvision import models", "models.resnet50(weights=None)", "resnet50  # torchvision:resnet50"),
+        ("import torchvision", "torchvision.models.get_model('vit_b_16')", "vit-b-16  # torchvision:vit_b_16"),
+        ("import torchvision.models as m", "m.__dict__['resnet18']()", "resnet18  # torchvision:resnet18"),
+        ("from torchvision import models", "getattr(models, 'resnet18')()", "resnet18  # torchvision:resnet18"),
+        (
+            "from torchvision.models import regnet_y_400mf as net",
+            "net()",
+            "torchvision:regnet_y_400mf  # torchvision:regnet_y_400mf",
+        ),
+        (
+            "import timm",
+            "timm.create_model('convnextv2_tiny', pretrained=True)",
+            "timm:convnextv2_tiny  # timm:convnextv2_tiny",
+        ),
+        (
+            "from timm import create_model",
+            "create_model(model_name='vit_small_patch16_224')",
+            "timm:vit_small_patch16_224  # timm:vit_small_patch16_224",
+        ),
+        (
+            "from transformers import AutoModelForCausalLM",
+            "AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B')",
+            "qwen3-8b  # Qwen/Qwen3-8B",
+        ),
+        (
+            "from transformers import AutoConfig, AutoModelForCausalLM as M",
+            "M.from_config(AutoConfig.from_pretrained('gpt2'))",
+            "gpt2  # gpt2",
+        ),
+        (
+            "import transformers as t",
+            "t.BertForPreTraining.from_pretrained('bert-large-uncased')",
+            "bert-large  # bert-large-uncased",
+        ),
+        (
+            "from transformers import AutoTokenizer as A, AutoModel",
+            "AutoModel.from_pretrained(pretrained_model_name_or_path='bigscience/bloom-560m')",
+            "hf:CONFIG.json  # the config.json of bigscience/bloom-560m, which is not among the named models",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_model_of_a_library_gives_a_job_file(tmp_path: Path, imports: str, model: str, found: str) -> None:
     text = written(tmp_path, LIBRARY.format(imports=imports, model=model, epochs=90))
-    assert f"model: {found}" in text.splitlines()
-    assert text.splitlines()[3:] == [
-        "precision: amp-fp16",
-        "batch_size: 128",
-        "optimizer: sgd",
-        "run: {epochs: 90}  # of the model's usual data set, unless dataset_size is given",
+    where = text.index("model: ")
+    assert text[where:].startswith(f"model: {found}")
+    assert ", line 6: " in text[where:].splitlines()[0]
+    assert text[where:].splitlines()[1:5] == [
+        "precision: amp-fp16  # line 10: autocast",
+        "batch_size: 128  # line 8: DataLoader(batch_size=128)",
+        "optimizer: sgd  # line 7: SGD",
+        "run: {epochs: 90}  # line 9: for epoch in range",
     ]
+    assert "# not found: dataset: its size is not in the text; give --dataset or --dataset-size" in text
 
 
 def test_the_job_file_of_a_script_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,4 +241,4 @@ def test_names_that_only_look_like_models(tmp_path: Path) -> None:
 
 def test_several_models_are_named_in_their_order(tmp_path: Path) -> None:
     text = written(tmp_path, "from torchvision import models\na = models.resnet18()\nb = models.resnet34()")
-    assert "model: resnet18  # also: torchvision:resnet34" in text.splitlines()
+    assert "model: resnet18  # torchvision:resnet18, line 2: resnet18; also: torchvision:resnet34" in text.splitlines()

@@ -61,8 +61,9 @@ class GraphEdit:
         if not parameter.trainable:
             return
         size = TensorSpec(parameter.shape, parameter.grad_dtype).nbytes
+        backwards = parameter.name.endswith(".bias")  # norms write it after the gradient of the weight, of one size
         for call in reversed(self.graph.calls[: parameter.ready + 1]):  # complete with that call, written in one before
-            for s in call.writes:
+            for s in reversed(call.writes) if backwards else call.writes:
                 storage = self.graph.storages[s]
                 if storage.category is Category.GRADIENTS and storage.nbytes == size:
                     self._trained[number] = s

@@ -34,6 +34,23 @@ def quantize(edit: GraphEdit, layer: LinearLayer, kind: str) -> None:
     edit.parameters[layer.parameter] = replace(edit.parameters[layer.parameter], packed=kind)
 
 
+def whole_weight(
+    edit: GraphEdit, layer: LinearLayer, kind: str
+) -> tuple[TensorSpec, list[tuple[OpSignature, Call]], int]:
+    """The layer's weight dequantized for something else than its products: its shape, the calls and the storage."""
+    spec, of = _weight_spec(edit.graph, layer), edit.graph.calls[layer.forward]
+    wide = edit.storage(spec)
+    if kind != "int8":
+        return spec, _dequantized(edit, layer.parameter, wide, spec, of), wide
+    stored = replace(spec, dtype="int8")
+    weights = OpSignature("pt.dequantize", (stored,), (spec,), (("format", "int8"),))
+    calls = [
+        (weights, Call(0, of.phase, of.module, 1, (layer.parameter,), (wide,))),
+        (OpSignature("aten.mul_", (spec,), (spec,)), Call(0, of.phase, of.module, 1, (wide,), (wide,))),
+    ]
+    return spec, calls, wide
+
+
 def _dequantize(edit: GraphEdit, layer: LinearLayer) -> None:
     """Dequantization of a layer's weight before its products, in place of its cast."""
     graph = edit.graph

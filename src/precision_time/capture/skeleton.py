@@ -1,51 +1,42 @@
-"""A `make_job` for a training script, filled in with what its text says. The script is read, not run.
+"""The job of a training script as its text says it: a job file where its model has a name, else a `make_job`.
 
-For a script that trains a model of torchvision, timm or the Hugging Face hub it is a job file instead. What the text
-does not say (the shape of a batch, an argument without a default) stands there as `...`.
+The script is read, not run. Lines say where a value is from; what the text leaves open stands there as `...`, or is
+listed by name.
 """
 
 from __future__ import annotations
 
-import ast
-import keyword
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from precision_time.capture.script_models import library_models
+from precision_time.capture.make_job import make_job
 from precision_time.checks import show
-from precision_time.errors import DataError
-from precision_time.reading import read_text
+from precision_time.errors import DataError, JobError
+from precision_time.job import Job
+from precision_time.job.run import RUN_FIELDS
+from precision_time.job.scripts import Facts, facts_of, read_script
+from precision_time.job.scripts.facts import Reading
+from precision_time.job.scripts.models import Library, library_models, trained_model
+from precision_time.job.scripts.shapes import Shape, shape_of
+from precision_time.job.scripts.values import Values
 
-_BASES = ("Module", "PreTrainedModel")
-"""Ends of the names of classes that models derive from."""
-_OPTIMIZERS = frozenset("SGD Adam AdamW Adagrad RMSprop Adafactor Adamax NAdam RAdam Lion AdamW8bit".split())
-_FIELDS = {
-    "SGD": "sgd", "Adam": "adam", "AdamW": "adamw", "Adagrad": "adagrad", "RMSprop": "rmsprop",
-    "Adafactor": "adafactor", "Lion": "lion", "AdamW8bit": "adamw-8bit",
+_GPUS = 8
+"""GPUs of the printed command where the script runs on several and does not say how many."""
+_PRETRAINING = "(LMHeadModel|For(CausalLM|PreTraining|MaskedLM|ConditionalGeneration|Seq2SeqLM))$"
+"""Heads that the named models of transformers have."""
+_CONFIG = "the config.json"
+_FLAGS = {
+    "batch_size": "give --batch-size", "precision": "give --precision", "optimizer": "give --optimizer",
+    "layout": "give --layout", "grad_accum": "give --grad-accum", "gpus": "give --gpus",
+    "run": "give --epochs or --steps",
+    "input": "give --input", "image_size": "give --input image_size=N", "seq_len": "give --input seq_len=N",
+    "lora": "give --lora", "quantized": "give --quantized", "recompute": "give --recompute",
+    "clip_norm": "give --clip-norm",
+    "dataset": "give --dataset or --dataset-size", "execution": "give --execution", "global_batch": "give --grad-accum",
 }  # fmt: skip
-"""Classes of optimizers -> the field of a job; others are left to the model's own."""
-_LOSSES = {
-    "cross_entropy": True, "nll_loss": True, "mse_loss": False, "l1_loss": False, "smooth_l1_loss": False,
-    "binary_cross_entropy_with_logits": False, "binary_cross_entropy": False,
-    "CrossEntropyLoss": True, "NLLLoss": True, "MSELoss": False, "L1Loss": False, "SmoothL1Loss": False,
-    "BCEWithLogitsLoss": False, "BCELoss": False,
-}  # fmt: skip
-"""Losses -> whether their targets are numbers of classes."""
-
-
-@dataclass(slots=True)
-class Found:
-    """What the text of a script says about its training."""
-
-    models: list[ast.ClassDef] = field(default_factory=list)
-    optimizers: list[str] = field(default_factory=list)
-    losses: list[str] = field(default_factory=list)
-    batch_sizes: list[int] = field(default_factory=list)
-    epochs: int | None = None
-    half: set[str] = field(default_factory=set)
-    scales: bool = False
-    runs_when_imported: bool = False
 
 
 def skeleton(path: str | Path) -> str:
@@ -53,169 +44,181 @@ def skeleton(path: str | Path) -> str:
 
     Raises `DataError` for a file that is no Python, or has no model.
     """
-    text = read_text(path)
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise DataError(f"file {show(str(path))}{line} is no Python that can be read; correct it") from None
-    found = _found(tree)
-    if not found.models:
-        if named := library_models(tree):
-            return _job_file(Path(path), named, found)
+        return _skeleton(Path(path))
+    except RecursionError:
+        raise DataError(f"file {show(str(path))} is no Python that can be read; correct it") from None
+
+
+def _skeleton(path: Path) -> str:
+    script = read_script(path)
+    facts = facts_of(script)
+    values = Values(script)
+    reading = Reading(script, values, values.calls(), facts, script)
+    model = trained_model(reading)
+    if model is None:
         raise DataError(
             f"file {show(str(path))} defines no torch.nn.Module and makes no model of torchvision, timm or Hugging "
             "Face; name the file that does, or a model of `precision-time zoo`, torchvision:NAME, timm:NAME, "
             "hf:CONFIG.json"
         )
-    return _text(Path(path), found)
+    shape = shape_of(reading)
+    if isinstance(model, Library):
+        return _job_file(reading, model, shape)
+    _add_run(facts, shape)
+    settled = _settled(facts)
+    flags = {name: value for name, value in settled.items() if name not in ("optimizer", "input")}
+    command = _command("THIS_FILE.py", flags, facts)
+    says = [f"{name} {_flag(value)}: {facts.where[name]}" for name, value in settled.items() if name in facts.where]
+    return make_job(reading, model, shape, [*says, *_left_open(facts), "", command])
 
 
-def _found(tree: ast.Module) -> Found:
-    found = Found()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and any(_last(base).endswith(_BASES) for base in node.bases):
-            found.models.append(node)
-        elif isinstance(node, ast.Call):
-            _call(node, found)
-        elif isinstance(node, ast.Attribute) and node.attr in ("float16", "half", "bfloat16"):
-            found.half.add("bf16" if node.attr == "bfloat16" else "fp16")
-    found.epochs = next(_epochs(tree), None)
-    found.models.sort(key=lambda each: each.lineno)
-    found.runs_when_imported = any(
-        isinstance(node, (ast.For, ast.While, ast.With))
-        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
-        for node in tree.body
-    )
-    return found
-
-
-def _epochs(tree: ast.Module) -> Iterator[int]:
-    """N of `for epoch in range(N)`."""
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.For) and isinstance(node.target, ast.Name) and "epoch" in node.target.id):
-            continue
-        made = node.iter
-        if isinstance(made, ast.Call) and _last(made.func) == "range" and made.args:
-            last = made.args[min(1, len(made.args) - 1)]
-            if isinstance(last, ast.Constant) and type(last.value) is int and last.value > 0:
-                yield last.value
-
-
-def _job_file(path: Path, named: list[str], found: Found) -> str:
+def _job_file(reading: Reading, model: Library, shape: Shape) -> str:
     """The job as YAML; names that the zoo knows are written as there, so that no torch is needed."""
+    facts = reading.facts
+    name, comment = _named(model.name)
+    others = [each.name for each in library_models(reading) if each.name != model.name]
+    also = f"; also: {', '.join(others)}" if others else ""
+    _head(facts, model, name)
+    _add_sizes(facts, name, shape)
+    _add_run(facts, shape)
+    settled = _settled(facts)
+    lines = [
+        f"# The job of {reading.script.path.name!r}, as its text says; it was not run. Flags override this file:",
+        f"# precision-time predict THIS_FILE.yaml --gpu h100 --gpus {_gpus(facts)}",
+    ]
+    if not comment.startswith(_CONFIG):
+        lines += ["# The same without this file:", f"# {_command(name, settled, facts)}"]
+    lines.append(f"model: {name}  # {comment}{model.name}, {reading.place(model.call)}{also}")
+    if "precision" not in settled:
+        lines.append(f"precision: ...  # {facts.missing['precision']}")
+    lines += [f"{field}: {_yaml(value)}{_where(facts, field)}" for field, value in settled.items()]
+    return "\n".join([*lines, *(f"# {line}" for line in _left_open(facts)), ""])
+
+
+def _named(name: str) -> tuple[str, str]:
+    """The model's word, and what is said of it: the zoo's name, which needs no torch, where there is one."""
     from precision_time.zoo.names import find
 
-    known = [find(name.partition(":")[2] if name.startswith("torchvision:") else name) for name in named]
-    model = known[0].name if known[0] is not None else named[0]
-    if "/" in model:
-        model = f"hf:CONFIG.json  # the config of {named[0]}, which is not among the named models"
-    also = f"  # also: {', '.join(named[1:])}" if len(named) > 1 else ""
-    lines = [
-        f"# The job of {path.name!r}, as its text says; --gpu, --gpus and other flags override it:",
-        "# precision-time predict THIS_FILE.yaml --gpu h100 --gpus 8",
-        f"model: {model}{also}",
-        f"precision: {_precision(found)}",
+    known = find(name.partition(":")[2] if name.startswith("torchvision:") else name)
+    if known is not None:
+        return known.name, ""
+    if name.startswith(("torchvision:", "timm:")):
+        return name, ""
+    return "hf:CONFIG.json", f"{_CONFIG} of {name}, which is not among the named models; "
+
+
+def _head(facts: Facts, model: Library, name: str) -> None:
+    """Says where the script trains a head that the named model does not have."""
+    usual = not model.head or re.match("Fast", model.head) or re.search(_PRETRAINING, model.head)
+    if not usual and not name.startswith("hf:"):
+        facts.note(
+            f"line {model.call.line}: {model.head} is not the head of {name}, which is predicted with its own head and "
+            "loss; hf:CONFIG.json has those of the config"
+        )
+
+
+def _add_sizes(facts: Facts, name: str, shape: Shape) -> None:
+    """Sizes of the input, those that the model has."""
+    from precision_time.zoo.catalog import ENTRIES
+
+    entry = ENTRIES.get(name)
+    taken = set(entry.input) if entry is not None else {"seq_len"} if name.startswith("hf:") else {"image_size"}
+    sizes = {"image_size": shape.image_size, "seq_len": shape.seq_len}
+    for key, value in sizes.items():
+        if key not in taken:
+            facts.missing.pop(key, None)
+            continue
+        if value is None:
+            usual = f", {entry.input[key]} is taken" if entry is not None else ""
+            facts.missing.setdefault(key, f"no line says it{usual}")
+        else:
+            facts.fields["input"] = {key: value}
+            facts.where["input"] = shape.where
+    if not set(facts.fields.get("input", {})) <= taken:
+        del facts.fields["input"]
+
+
+def _add_run(facts: Facts, shape: Shape) -> None:
+    """The data set of a run by epochs."""
+    run = facts.fields.get("run", {})
+    if "epochs" in run:
+        if shape.dataset:
+            facts.fields["run"] = {**run, "dataset": shape.dataset}
+        else:
+            facts.missing["dataset"] = "its size is not in the text"
+    elif not run and "run" not in facts.missing:
+        facts.missing.setdefault("run", "no line says its length")
+
+
+def _settled(facts: Facts) -> dict[str, Any]:
+    """The fields in their order, with the batch that the ranks share divided by `_GPUS`. What no job takes is noted."""
+    fields = dict(facts.fields)
+    if (total := facts.global_batch) is not None:
+        gpus = fields.setdefault("gpus", _gpus(facts))
+        each = fields.get("batch_size", 1) * gpus
+        missing = "grad_accum" if "batch_size" in fields else "batch_size"
+        if total % each == 0:
+            fields[missing] = total // each
+            facts.where[missing] = facts.missing.pop(missing) + f"; of {gpus} GPUs"
+            facts.where.setdefault("gpus", f"chosen here; {missing} follows from it: change both together")
+    order: list[str] = [
+        each for each in ("precision", "batch_size", "grad_accum", "optimizer", "layout") if each in fields
     ]
-    if found.batch_sizes:
-        lines.append(f"batch_size: {found.batch_sizes[0]}")
-    if found.optimizers and (name := _FIELDS.get(found.optimizers[0])):
-        lines.append(f"optimizer: {name}")
-    if found.epochs:
-        lines.append(f"run: {{epochs: {found.epochs}}}  # of the model's usual data set, unless dataset_size is given")
-    return "\n".join([*lines, ""])
+    order += [name for name in fields if name not in order and fields[name] not in ({}, None)]
+    settled: dict[str, Any] = {}
+    for name in order:
+        try:
+            Job("any", **{"gpus": _gpus(facts), **settled, name: fields[name]})
+        except JobError as error:
+            facts.note(f"{facts.where.get(name, name)}: {error}")
+            continue
+        settled[name] = fields[name]
+    return settled
 
 
-def _call(node: ast.Call, found: Found) -> None:
-    name = _last(node.func)
-    if name in _OPTIMIZERS:
-        found.optimizers.append(name)
-    elif name in _LOSSES:
-        found.losses.append(name)
-    elif name == "GradScaler":
-        found.scales = True
-    for word in node.keywords:
-        value = word.value.value if isinstance(word.value, ast.Constant) else None
-        if word.arg == "batch_size" and type(value) is int and 0 < value < 2**24:
-            found.batch_sizes.append(value)
-        elif word.arg in ("bf16", "fp16") and value is True:
-            found.half.add(word.arg)
+def _gpus(facts: Facts) -> int:
+    return int(facts.fields.get("gpus", _GPUS if facts.several else 1))
 
 
-def _last(node: ast.expr) -> str:
-    """The last name of a dotted one: AdamW of torch.optim.AdamW."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+def _left_open(facts: Facts) -> list[str]:
+    """What was not found, by name, and what was found that no field has."""
+    lines = []
+    for name, why in facts.missing.items():
+        lines.append(f"not found: {name}: {why}; {_FLAGS.get(name, f'give it by its field {name}')}")
+    lines += [f"note: {' '.join(text.split())}" for text in facts.notes]
+    return lines
 
 
-def _text(path: Path, found: Found) -> str:
-    model = _largest(found.models)
-    batch = found.batch_sizes[0] if found.batch_sizes else 32
-    loss = found.losses[0] if found.losses else ""
-    inputs = ", ".join(_arguments(model, "forward"))
-    others = ", ".join(each.name for each in found.models if each is not model)
-    also = f"  # also: {others}" if others else ""
-    if path.stem.isidentifier() and not keyword.iskeyword(path.stem):
-        imports = [f"from {path.stem} import {model.name}{also}"]
-    else:
-        imports = ["import importlib", "", f"{model.name} = importlib.import_module({path.stem!r}).{model.name}{also}"]
-    if found.runs_when_imported:
-        imports.insert(0, f'# {path.name!r} runs code when it is imported; put that under if __name__ == "__main__"')
-    entries = [
-        '"model": model',
-        '"inputs": torch.empty(batch_size, ...)',
-        *_loss_entries(loss),
-        f'"optimizer": {_optimizer(found)}',
-    ]
-    body = [f"        {entry}," for entry in entries]
-    body[1] += f"  # shape of a batch: {model.name}.forward({inputs})"
-    return "\n".join([
-        f"# The job of {path.name!r} for precision-time. Complete the lines with ...", "",
-        "import torch", "from torch import nn", "", *imports, "", "",
-        f"def make_job(batch_size={batch}):",
-        f"    model = {model.name}({', '.join(f'{name}=...' for name in _arguments(model, '__init__'))})",
-        "    return {", *body, "    }", "", "",
-        f"# precision-time predict THIS_FILE.py --precision {_precision(found)} --batch-size {batch} --gpu h100", "",
-    ])  # fmt: skip
+def _where(facts: Facts, field: str) -> str:
+    return f"  # {' '.join(facts.where[field].split())}" if field in facts.where else ""
 
 
-def _largest(models: list[ast.ClassDef]) -> ast.ClassDef:
-    """The model that no other one names, the last of several; parts of a model stand before it."""
-    named = {
-        node.id for model in models for node in ast.walk(model) if isinstance(node, ast.Name) and node.id != model.name
-    }
-    return next((model for model in reversed(models) if model.name not in named), models[-1])
+def _yaml(value: Any) -> str:
+    """A value in YAML's flow style."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_yaml(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_yaml, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _arguments(model: ast.ClassDef, method: str) -> Iterator[str]:
-    """Names of a method's arguments; of `__init__` those without a default."""
-    for node in model.body:
-        if isinstance(node, ast.FunctionDef) and node.name == method:
-            given = [*node.args.posonlyargs, *node.args.args][1:]
-            if method == "__init__":
-                given = given[: len(given) - len(node.args.defaults)] if node.args.defaults else given
-                given += [a for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d is None]
-            yield from (each.arg for each in given)
-            return
+def _command(model: str, fields: Mapping[str, Any], facts: Facts) -> str:
+    """The command line that predicts the same job; a precision that is left open has to be written into it."""
+    words = ["precision-time", "predict", model, *(() if "precision" in fields else ("--precision", "..."))]
+    for name, value in fields.items():
+        if name == "run":
+            for key, each in value.items():
+                words += [f"--{key.replace('_', '-')}", str(each)] if key in RUN_FIELDS else []
+        elif name != "gpus":
+            words += [f"--{name.replace('_', '-')}", _flag(value)]
+    words += ["--gpu", "h100", "--gpus", str(_gpus(facts))]
+    return " ".join(map(shlex.quote, words))
 
 
-def _loss_entries(loss: str) -> list[str]:
-    if not loss:
-        return ['"loss": ...']
-    targets = "torch.empty(batch_size, dtype=torch.long)" if _LOSSES[loss] else "torch.empty(batch_size, ...)"
-    made = f"nn.{loss}()" if loss[0].isupper() else f"nn.functional.{loss}"
-    return [f'"targets": {targets}', f'"loss": {made}']
-
-
-def _optimizer(found: Found) -> str:
-    name = found.optimizers[0] if found.optimizers else "..."
-    if name == "AdamW8bit":
-        return '"adamw-8bit"'
-    if name == "Lion":
-        return '"lion"'
-    return f"torch.optim.{name}(model.parameters())" if found.optimizers else '"adamw"  # none was found'
-
-
-def _precision(found: Found) -> str:
-    if "bf16" in found.half:
-        return "amp-bf16"
-    return "amp-fp16" if found.scales or "fp16" in found.half else "torch-fp32"
+def _flag(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ";".join(f"{name}={_flag(each)}" for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_flag, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

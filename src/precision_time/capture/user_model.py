@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from precision_time.capture import symbolic
+from precision_time.capture.defined_names import defined_names
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import OPTIMIZERS
@@ -114,12 +115,11 @@ def _function(job: Job, path: Path, name: str) -> Callable[..., Any]:
     model = job.model
     if not path.is_file():
         raise JobError(f"model {model!r}: there is no file {path}; give path/to/file.py:function")
-    module = _load(path)
-    function = getattr(module, name, None)
+    known = defined_names(path)
+    function = getattr(_load(path), name, None) if known is None or name in known else None
     if not callable(function):
-        known = [n for n, v in vars(module).items() if inspect.isfunction(v)]
         raise JobError(
-            f"model {model!r}: {path.name} has no function {name!r}; it has {nearest(name, known) or 'none'}; "
+            f"model {model!r}: {path.name} has no function {name!r}; it has {nearest(name, known or ()) or 'none'}; "
             f"`precision-time skeleton {path.name}` prints one to complete"
         )
     return function  # type: ignore[no-any-return]

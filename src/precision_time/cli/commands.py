@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.arguments import DEFAULT_PRECISIONS
@@ -24,6 +25,8 @@ _OF_SIMULATOR = {"trace": "timeline", "plot": "breakdown", "largest_batch": "mem
 
 
 def predict(options: Namespace) -> str:
+    if (script := _script(options)) is not None:
+        return script
     job = one_job(options)
     check_outputs(options, [job])
     if options.plot:
@@ -47,6 +50,22 @@ def predict(options: Namespace) -> str:
         write_whole(options.trace, _json(estimate.trace_events(), indent=None))
         note(f"trace written to {options.trace} (open it in ui.perfetto.dev)")
     return _shown(options, estimate)
+
+
+def _script(options: Namespace) -> str | None:
+    """What `skeleton` prints, where the model is a training script without a make_job; None for anything else."""
+    source = options.source
+    if source is None or not source.endswith(".py") or options.json or options.imported is not None:
+        return None
+    from precision_time.capture.defined_names import defined_names
+    from precision_time.capture.skeleton import skeleton as run
+
+    known = defined_names(source) if Path(source).is_file() else None
+    if known is None or "make_job" in known:
+        return None
+    text = run(source).rstrip("\n")
+    note(f"note: {source} has no make_job, so nothing is predicted and it was not run; this is what its text says")
+    return text
 
 
 def _shown(options: Namespace, estimate: Estimate) -> str:

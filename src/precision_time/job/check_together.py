@@ -35,6 +35,9 @@ def check_together(job: Job, layout: Layout) -> None:
         raise JobError(
             f"quantized {job.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
         )
+    if job.lora is not None and job.lora.dora and (layout.tp > 1 or job.precision_spec.fp8_scaling):
+        what = f"layout has tp={layout.tp}; set tp to 1" if layout.tp > 1 else f"precision is {job.precision}"
+        raise JobError(f"lora.dora takes norms of whole weights in 16 or 32 bits, and {what}, or leave dora out")
     if job.quantized and job.precision_spec.fp8_scaling:
         raise JobError(
             f"quantized {job.quantized} gives products in the dtype of activations, and precision is "

@@ -1,4 +1,4 @@
-"""The job's field `lora`: adapters of low rank that are trained beside frozen weights (arXiv:2106.09685)."""
+"""The job's field `lora`: adapters of low rank beside frozen weights (LoRA, arXiv:2106.09685; DoRA, 2402.09353)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 from precision_time.checks import known_fields, show
 from precision_time.errors import JobError
-from precision_time.field_types import apply_checks, number, option, present_fields, structured, whole
+from precision_time.field_types import SWITCH, apply_checks, choice, number, option, present_fields, structured, whole
 from precision_time.job.fields import parse_fields
 
 ALL_LINEAR, ATTENTION = "all-linear", "attention"
 QUANTIZED = ("nf4", "fp4", "int8")
 """Formats of frozen weights, all of bitsandbytes: 4 bits with constants quantized twice, or LLM.int8()."""
+BIASES = ("none", "all", "lora_only")
+"""As peft calls them."""
 _MOST_TARGETS, _LONGEST = 100, 100
 
 
@@ -51,6 +53,10 @@ class Lora:
     modules_to_save: tuple[str, ...] = option(
         (), structured("list", _saved), "modules trained whole beside adapters, such as embed_tokens, lm_head"
     )
+    dora: bool = option(False, SWITCH, "also train the length of each row of the adapted weights (DoRA)")
+    bias: str = option(
+        "none", choice(BIASES), "biases that are trained beside adapters: none, all, or of adapted layers"
+    )
     dropout: float = option(0.0, number(1e-6, 0.999999, zero=True), "dropout of what goes into an adapter")
 
     def __post_init__(self) -> None:
@@ -65,7 +71,9 @@ class Lora:
     def __str__(self) -> str:
         dropout = f", dropout {self.dropout:g}" if self.dropout else ""
         whole = f", {' '.join(self.modules_to_save)} whole" if self.modules_to_save else ""
-        return f"LoRA of rank {self.rank} on {' '.join(self.targets)}{whole}{dropout}"
+        biases = {"none": "", "all": ", all biases", "lora_only": ", their biases"}[self.bias]
+        kind = "DoRA" if self.dora else "LoRA"
+        return f"{kind} of rank {self.rank} on {' '.join(self.targets)}{whole}{biases}{dropout}"
 
 
 LORA_FIELDS = tuple(item.name for item in dataclasses.fields(Lora))

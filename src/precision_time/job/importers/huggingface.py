@@ -99,9 +99,9 @@ _STRATEGIES = (
 )  # fmt: skip
 _LORA = {
     "rank": "lora_r", "targets": "lora_target_modules", "dropout": "lora_dropout", "use_dora": "use_dora",
-    "modules_to_save": "lora_modules_to_save", "target_parameters": "lora_target_parameters",
+    "modules_to_save": "lora_modules_to_save", "target_parameters": "lora_target_parameters", "bias": "lora_bias",
 }  # fmt: skip
-"""Adapters in TRL's ModelConfig."""
+"""Adapters in TRL's ModelConfig; the last is peft's alone."""
 FSDP_NO_EFFECT = frozenset(
     """
     min_num_params fsdp_min_num_params transformer_layer_cls_to_wrap auto_wrap_policy use_orig_params

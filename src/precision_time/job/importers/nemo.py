@@ -128,13 +128,16 @@ def _adapters(reader: Reader, fields: dict[str, Any]) -> None:
     if not names:
         return
     kind = str(reader.take("peft._target_", "peft.peft_scheme", "peft", default="lora"))
-    if "lora" not in kind.rpartition(".")[2].lower():
+    if not re.search("[ld]ora", kind.rpartition(".")[2].lower()):
         reader.undecided["lora"] = f"peft {show(kind)} has no model here"
         return
     if reader.left.get("peft.target_modules") is None:
         reader.left["peft.target_modules"] = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
     keys = {"rank": "peft.dim", "targets": "peft.target_modules", "dropout": "peft.dropout"}
     take_lora(reader, fields, keys, 32)
+    if "dora" in kind.rpartition(".")[2].lower() and "lora" in fields:
+        fields["lora"]["dora"] = True
+        reader.not_taken["DoRA"] = "is taken in peft's order of operations"
 
 
 def _inverted(reader: Reader, arguments: dict[str, Any]) -> None:

@@ -8,8 +8,6 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.job.importers.reader import Reader
 
-_DORA = "the norms of whole weights (DoRA) are not modelled: more memory and a longer step than predicted"
-_BIAS = "biases trained beside adapters are not modelled; they take little time and memory"
 DOUBLE = "constants of 4-bit weights are taken as quantized twice: 0.05 bytes a weight less than without"
 _DEFAULTS = (
     ("gpt2", ("c_attn",)),
@@ -31,10 +29,8 @@ def take_lora(reader: Reader, fields: dict[str, Any], keys: dict[str, str], defa
         reader.take(keys[name], several=True) if name in keys else None
         for name in ("target_parameters", "modules_to_save")
     )
-    if "use_dora" in keys:
-        reader.refuse_on({keys["use_dora"]: _DORA})
-    if str(reader.left.get(keys.get("bias", ""), "none")).lower() not in ("none", "false"):
-        reader.refuse(_BIAS, keys["bias"])
+    dora = "use_dora" in keys and reader.on(keys["use_dora"])
+    bias = reader.text(keys["bias"], default="none") if "bias" in keys else "none"
     if rank is None:
         reader.undecided["lora"] = f"the file has an adapter but no {keys['rank']}"
         return
@@ -44,6 +40,10 @@ def take_lora(reader: Reader, fields: dict[str, Any], keys: dict[str, str], defa
     lora: dict[str, Any] = {"rank": rank, "targets": named}
     if saved:
         lora["modules_to_save"] = _names(keys["modules_to_save"], saved)
+    if dora:
+        lora["dora"] = True
+    if bias not in ("none", "false"):
+        lora["bias"] = bias
     if dropout:
         lora["dropout"] = dropout
     fields["lora"] = lora

@@ -96,6 +96,8 @@ export default {
     {"section": "lora", "name": "rank", "kind": "whole", "range": "a whole number of features from 1 to 65,536", "meaning": "rank of the adapters"},
     {"section": "lora", "name": "targets", "kind": "list", "range": "a list", "meaning": "layers with an adapter: all-linear (those of all blocks), attention, or names such as q_proj, v_proj"},
     {"section": "lora", "name": "modules_to_save", "kind": "list", "range": "a list", "meaning": "modules trained whole beside adapters, such as embed_tokens, lm_head"},
+    {"section": "lora", "name": "dora", "kind": "switch", "range": "true or false", "meaning": "also train the length of each row of the adapted weights (DoRA)"},
+    {"section": "lora", "name": "bias", "kind": "choice", "range": "one of none, all, lora_only", "meaning": "biases that are trained beside adapters: none, all, or of adapted layers", "choices": ["none", "all", "lora_only"]},
     {"section": "lora", "name": "dropout", "kind": "number", "range": "0 or a number from 1e-6 to 0.999999", "meaning": "dropout of what goes into an adapter"},
     {"section": "input", "name": "audio_frames", "kind": "whole", "range": "a whole number of frames from 1 to 10,000,000", "meaning": "frames of a spectrogram"},
     {"section": "input", "name": "audio_samples", "kind": "whole", "range": "a whole number of samples from 1 to 1e8", "meaning": "samples of a clip"},
