@@ -23,7 +23,7 @@ SCALINGS = {
 }
 """Phrase of the notes -> precision of a job in fp8, as the importers of torchtitan and Megatron name it."""
 SETTINGS = {"token-drop capacity": "capacity_factor=1", "async tp": "overlap_tp=1"}
-"""Phrase -> setting of the layout. The capacity is the default of Megatron-Bridge's `moe_token_drop`."""
+"""Phrase -> setting of the layout. The capacity is the default of Megatron-Bridge's `apply_moe_token_drop`."""
 _GROUP = re.compile(r"zero1 group (\d+)")
 
 
