@@ -23,7 +23,7 @@ JOB = Job(
     batch_size=16,
     run={"steps": 2000, "price_per_gpu_hour": 2.0, "evaluation_samples": 5000, "evaluation_every_steps": 500},
 )
-SLOWER = Learned("hall-2", 12, {"gpu": 12, "precision": 9, "family": 3}, 1.25, 0.6, 0.02, 1.5, 1.0)
+SLOWER = Learned("hall-2", 12, {"gpu": 12, "precision": 9, "family": 3}, 1.25, 0.6, 0.02, 1.5, 1.0, prior_spread=0.15)
 
 
 def test_everything_that_takes_time_follows_the_factor() -> None:
@@ -49,9 +49,23 @@ def test_everything_that_takes_time_follows_the_factor() -> None:
 def test_the_tails_are_apart_and_the_spread_is_what_outcomes_leave() -> None:
     plain, learned = predict(JOB), predict(JOB, learned=SLOWER)
     before = math.log(plain.step.p90 / plain.step.p50) / Z90
-    left = math.hypot(before * math.sqrt(0.4), 0.02)
+    left = math.sqrt((0.4 * before) ** 2 + 0.6 * (0.4 * 0.15**2 + 0.02**2))
     assert math.log(learned.step.p90 / learned.step.p50) == pytest.approx(1.0 * left)
     assert math.log(learned.step.p50 / learned.step.p10) == pytest.approx(1.5 * left)
+
+
+def test_the_spread_goes_from_that_of_the_base_to_that_of_the_outcomes() -> None:
+    """By hand: 0.3 of the base, 0.2 between jobs and 0.05 of one outcome. Half explained, half of the base's variance
+    counts half, and half of what is between jobs, with that of one outcome, the other half."""
+
+    def left(informed: float, base: float = 0.3) -> float:
+        return Learned("a", 3, {}, 1.0, informed, 0.05, prior_spread=0.2).narrowed(base)
+
+    assert left(0.0) == pytest.approx(0.3)
+    assert left(0.5) == pytest.approx(math.sqrt(0.25 * 0.09 + 0.5 * (0.5 * 0.04 + 0.0025)))
+    assert left(1.0) == pytest.approx(0.05)
+    assert left(0.5, base=0.02) > 0.1, "a base that is too sure of itself does not make the corrected interval so"
+    assert Learned("a", 0, prior_spread=0.2).narrowed(0.3) == 0.3
 
 
 def test_a_correction_without_outcomes_changes_no_number() -> None:

@@ -14,9 +14,12 @@ import pytest
 from benchmarks.replay import page
 from benchmarks.replay.held_out import OUTPUT, HeldOutRow, cluster_of_source, left_out_with, read_held_out
 from benchmarks.replay.replay import Step, base_spreads, replay
-from benchmarks.replay.results import by_source, curve, summary
+from benchmarks.replay.results import RATES, _within, by_source, chosen_rates, curve, summary
+from benchmarks.replay.stated import as_stated, notes_of, stated
 from benchmarks.replay.variances import Fit, document
 from precision_time.fit.provenance import sha256
+from precision_time.job import Job
+from precision_time.measurements.repository import LARGE_TABLES
 from precision_time.measurements.table import read_table
 from precision_time.report.errors import percent
 from precision_time.serve.learning.effects import FILE, shipped_variances
@@ -56,6 +59,49 @@ def test_rows_are_those_of_the_tables(rows: list[HeldOutRow]) -> None:
     for row in rows:
         assert row.predicted_s > 0.0
         assert row.widening >= 0.0
+
+
+def _job(layout: str, precision: str = "fp8") -> Job:
+    return Job("qwen3-30b-a3b", gpu="h100-80gb-sxm", gpus=16, precision=precision, batch_size=1, layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "notes", "precision", "setting"),
+    [
+        ("ep=8,dp=16,zero=1", "FP8-CS; router force-balanced, token-drop capacity", "fp8", "capacity_factor=1"),
+        ("dp=16,zero=1", "Precision printed MXFP8; preset X", "fp8-block", ""),
+        ("tp=8,dp=2,sp=1,zero=3", "async TP; float8 rowwise", "fp8-rowwise", "overlap_tp=1"),
+        ("dp=16,zero=1", "zero1 group 8 (-1: all data-parallel ranks)", "fp8", "shard=8"),
+        ("dp=16,zero=1", "zero1 group 16 (-1: all data-parallel ranks)", "fp8", ""),
+        ("dp=16,zero=1", "zero1 group -1 (-1: all data-parallel ranks)", "fp8", ""),
+    ],
+)  # fmt: skip
+def test_a_job_is_what_the_notes_of_its_row_state(layout: str, notes: str, precision: str, setting: str) -> None:
+    job = _job(layout)
+    found = as_stated(job, notes)
+    assert found == _job(f"{layout},{setting}" if setting else layout, precision)
+    assert (found == job) is (precision == "fp8" and not setting)
+
+
+def test_rows_of_one_job_as_stated_repeat(rows: list[HeldOutRow]) -> None:
+    """Process groups of InternEvo told apart, the steps of a job repeat within 2 %; one lumped job differed by 7 %."""
+    jobs: dict[str, list[float]] = {}
+    for row in rows:
+        if row.cluster == "InternLM/InternEvo":
+            jobs.setdefault(row.job, []).append(row.measured_s)
+    repeated = [seconds for seconds in jobs.values() if len(seconds) > 1]
+    assert len(repeated) >= 4
+    assert all(max(seconds) < 1.02 * min(seconds) for seconds in repeated)
+
+
+def test_held_out_rows_are_the_stated_jobs(rows: list[HeldOutRow]) -> None:
+    tables = [TABLE.parents[1] / name for name in LARGE_TABLES]
+    notes = notes_of(tables)
+    told = {row.id: row for table in tables for row in stated(read_table(table).rows, notes) if row.job}
+    found = [row for row in rows if row.id in told]
+    assert {row.precision for row in found} >= {"fp8", "fp8-block", "fp8-rowwise"}
+    for row in found:
+        assert row.precision == told[row.id].job.precision  # type: ignore[union-attr]
 
 
 def test_shipped_variances_are_those_of_the_rows(rows: list[HeldOutRow], fit: Fit) -> None:
@@ -101,10 +147,11 @@ def test_broken_machines_change_what_is_learned_and_not_what_is_judged(rows: lis
 
 
 def _step(outcomes: int, others: int, plain: float, learned: float, inside: bool = True, source: str = "a") -> Step:
-    repeats = outcomes - others
     return Step(
-        "r", source, outcomes, others, repeats, 0, plain, learned, learned, None, 0.0, 0.0, inside, True, False, 0.001
-    )
+        id="r", source=source, cluster=source, outcomes=outcomes, others=others, repeats=outcomes - others, models=0,
+        plain=plain, learned=learned, by_others=learned, by_models=None, running=0.0, anchored=0.0, deviation=-learned,
+        inside=inside, inside_plain=True, broken=False, learn_s=0.001,
+    )  # fmt: skip
 
 
 def test_a_summary_by_hand() -> None:
@@ -125,6 +172,26 @@ def test_a_summary_by_hand() -> None:
     assert both[0]["plain"] == pytest.approx(0.3)
 
 
+def test_rates_are_chosen_by_other_sources_by_hand() -> None:
+    """`a` and `b` go from one spread to two and a half after thirty outcomes, which slow tails follow late; `c` lies
+    inside with any rate, and takes the rate of the others."""
+
+    def stream(source: str, far: float, near: float) -> list[Step]:
+        return [
+            replace(_step(n, n, 0.1, 0.0, source=source), deviation=far * (-1) ** n if n < 30 else near * (-1) ** n)
+            for n in range(100)
+        ]
+
+    steps = [*stream("a", 1.0, 2.5), *stream("b", 1.0, 2.5), *stream("c", 0.1, 0.1)]
+    found = chosen_rates(steps)
+    within = {rate: sum(flags) / len(flags) for rate in RATES for flags in [_within(steps, rate)["a"]]}
+    assert found["sources"]["c"]["settled"] == 1.0
+    nearest = min(RATES, key=lambda rate: abs(within[rate] - 0.8))
+    assert found["sources"]["c"]["rate"] == nearest
+    assert found["sources"]["a"]["settled"] == pytest.approx(within[found["sources"]["a"]["rate"]], abs=1e-4)
+    assert found["sources"]["a"]["n"] == 70
+
+
 def test_the_page_is_that_of_the_results() -> None:
     written = (REPOSITORY / "benchmarks" / "results" / "replay.md").read_text(encoding="utf-8")
     assert written == page.page(RESULTS)
@@ -135,8 +202,12 @@ def test_targets() -> None:
     whole = RESULTS["all"]
     assert whole["after_others"]["others"] <= 2 / 3 * whole["after_others"]["plain"]
     assert whole["other_models"]["learned"] < whole["other_models"]["plain"]
-    assert whole["after_one_of_the_job"]["median"] <= 0.04
+    assert whole["after_one_of_the_job"]["learned"] <= 0.04
     assert 0.77 <= whole["coverage"]["settled"] <= 0.83
+    settled = [each["coverage"] for each in RESULTS["sources"].values() if each["coverage"]["n"] >= 100]
+    assert len(settled) == 6
+    assert all(0.77 <= each["settled"] <= 0.83 for each in settled)
+    assert 0.77 <= RESULTS["rates"]["settled"] <= 0.83
     assert RESULTS["injection"]["learned"]["injected"] < 1.15 * RESULTS["injection"]["learned"]["clean"]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.replay import page
 from benchmarks.replay.held_out import OUTPUT, HeldOutRow, read_held_out
 from benchmarks.replay.replay import Step, replay
-from benchmarks.replay.results import by_source, curve, injection, mean_ratio, summary
+from benchmarks.replay.results import by_source, chosen_rates, curve, injection, mean_ratio, summary
 from benchmarks.replay.variances import Fit
 from benchmarks.speed import RESULTS
 from precision_time.fit.provenance import sha256
@@ -56,6 +56,7 @@ def results() -> dict[str, Any]:
         "sources": sources,
         "mean_ratio": mean_ratio(sources, "after_others", "others"),
         "curve": curve(steps),
+        "rates": chosen_rates(steps),
         "shuffled": {
             "all": summary(shuffled),
             "sources": mixed,

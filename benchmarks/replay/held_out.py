@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.replay.stated import notes_of, stated
 from precision_time.anchoring import Anchoring
 from precision_time.estimate.spread import TIMM, kind_of
 from precision_time.fit import layouts
@@ -30,7 +31,7 @@ from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.steps import is_timm
 from precision_time.fit.traced import read
 from precision_time.job.layout import Layout
-from precision_time.measurements.repository import STEPS, required_data_folder
+from precision_time.measurements.repository import LARGE_TABLES, STEPS, required_data_folder
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.prediction import predict
@@ -195,7 +196,7 @@ def _openness() -> Any:
 
 
 def _of_layouts(tables: Path, bases: dict[str, StepConstants], progress: Callable[[str], None]) -> Iterator[HeldOutRow]:
-    rows = layouts.read_rows(tables)
+    rows = stated(layouts.read_rows(tables), notes_of(tables / name for name in LARGE_TABLES))
     progress("tracing layouts")
     traced = layout_cases(rows)
     trusted = np.array([case.row.trust in TRUSTED for case in traced])

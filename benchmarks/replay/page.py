@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.replay.results import LEAST
+from benchmarks.replay.results import LEAST, RATES
 from precision_time.report.errors import percent
 from precision_time.report.figure import GREY, PALETTE, image, new_figure
 from precision_time.report.table import Table
@@ -30,10 +30,10 @@ Outcomes of the same job are left out of `learned`. `signed` is the mean error, 
 
 ## Other questions
 
-`other models`: only outcomes of other models, five or more. `same job`: after one outcome of the very job; the tables
-of Megatron-Bridge, torchtitan and InternEvo list two recipes or process groups under one job, which cannot express
-them. `in P10-P90`: rows before which at least 30 outcomes were seen,
-those before, and all rows within the uncorrected interval.
+`5 to 9`: after five to nine outcomes of other jobs. `other models`: only outcomes of other models, five or more. `same
+job`: after one outcome of the very job. `in P10-P90`: rows before which at least 30 outcomes were seen, those before,
+and all rows within the uncorrected interval; `by others`: after 30, with the rate of the tails that all other sources
+choose among {rates} ({rates_nested} of all rows; all sources together choose {rate}).
 
 {questions}
 
@@ -58,12 +58,15 @@ the next correction.
 
 
 def page(results: Mapping[str, Any]) -> str:
-    injected = results["injection"]
+    injected, rates = results["injection"], results["rates"]
     return _TEXT.format(
         rows=results["all"]["rows"],
         sources=len(results["sources"]),
         others=_others(results["all"], results["sources"]),
-        questions=_questions(results["all"], results["sources"]),
+        questions=_questions(results["all"], results["sources"], rates["sources"]),
+        rates=", ".join(f"{rate:g}" for rate in RATES),
+        rates_nested=percent(rates["settled"]),
+        rate=f"{rates['by_all']:g}",
         shuffled=_others(results["shuffled"]["all"], results["shuffled"]["sources"]),
         injected_runs=injected["runs"],
         clean=percent(injected["learned"]["clean"]),
@@ -88,13 +91,17 @@ def _others(whole: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) 
     return Table([*heads, "signed without", "signed learned"], rows).markdown()
 
 
-def _questions(whole: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> str:
+def _questions(
+    whole: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]], rates: Mapping[str, Mapping[str, Any]]
+) -> str:
     rows = []
     for name, each in {"all rows": whole, **sources}.items():
         models, once, covered = each["other_models"], each["after_one_of_the_job"], each["coverage"]
+        soon = each["soon_after_others"]
         rows.append(
             [
                 name,
+                f"{percent(soon['plain'])} to {percent(soon['others'])}" if soon["n"] >= LEAST else "-",
                 f"{percent(models['plain'])} to {percent(models['learned'])}" if models["n"] >= LEAST else "-",
                 f"{once['n']}",
                 f"{percent(once['learned'])} ({percent(once['median'])})" if once["n"] else "-",
@@ -103,10 +110,11 @@ def _questions(whole: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]
                     "-" if covered[key] is None else percent(covered[key])
                     for key in ("settled", "early", "shipped_width")
                 ),
+                f"{percent(rates[name]['settled'])} ({rates[name]['rate']:g})" if name in rates else "-",
             ]
         )
-    heads = ["source", "other models", "same job", "mean (median)", "after 30", "in P10-P90", "before", "uncorrected"]
-    return Table(heads, rows).markdown()
+    heads = ["source", "5 to 9", "other models", "same job", "mean (median)", "after 30", "in P10-P90", "before"]
+    return Table([*heads, "uncorrected", "by others"], rows).markdown()
 
 
 def picture(results: Mapping[str, Any]) -> bytes:

@@ -37,6 +37,7 @@ class Step:
     by_models   by those of other models; None where there are none
     running     by the mean of log(measured / predicted) of all before it
     anchored    by the shipped parameters and anchors, which saw it (those of the same job left out)
+    deviation   of log(measured) from the median that all outcomes before it give, in spreads
     inside      whether it is within P10-P90; `inside_plain`: of the uncorrected interval
     broken      whether an injection made it slower
     learn_s     seconds of the processor that learning it took
@@ -44,6 +45,7 @@ class Step:
 
     id: str
     source: str
+    cluster: str
     outcomes: int
     others: int
     repeats: int
@@ -54,6 +56,7 @@ class Step:
     by_models: float | None
     running: float
     anchored: float
+    deviation: float
     inside: bool
     inside_plain: bool
     broken: bool
@@ -139,6 +142,7 @@ def _step(stream: _Stream, row: HeldOutRow, number: int, spread: float, slower: 
     return Step(
         id=row.id,
         source=row.source,
+        cluster=row.cluster,
         outcomes=len(stream.seen),
         others=len(stream.seen) - len(repeats),
         repeats=len(repeats),
@@ -149,6 +153,7 @@ def _step(stream: _Stream, row: HeldOutRow, number: int, spread: float, slower: 
         by_models=None if by_models is None else by_models - actual,
         running=(float(np.mean(stream.ratios)) if stream.ratios else 0.0) - actual,
         anchored=math.log(row.anchored_s / row.measured_s),
+        deviation=(actual - mean) / width,
         inside=low <= actual <= high,
         inside_plain=abs(actual) <= 1.2815515655446004 * spread,
         broken=slower != 1.0,

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.replay.replay import Step
+from precision_time.serve.learning.conformal import OUTSIDE, Tails
 
 ENOUGH, SETTLED = 5, 30
 """Outcomes of other jobs after which the error is judged, and outcomes after which coverage is."""
 BINS = (0, 1, 2, 4, 6, 11, 21, 31, 61, 101, 201)
 """First numbers of outcomes seen of the points of a curve."""
+RATES = (0.05, 0.1, 0.2, 0.3)
+"""Rates of tails among which other sources choose (`chosen_rates`)."""
+INSIDE = 1.0 - 2.0 * OUTSIDE
 LEAST = 4
 """Rows of a source below which it has no figure of its own."""
 Steps = Sequence[Step]
@@ -152,3 +156,34 @@ def mean_ratio(sources: Mapping[str, Mapping[str, Any]], part: str, name: str) -
     """Mean over sources of the error with a correction over that without."""
     ratios = [each[part][name] / each[part]["plain"] for each in sources.values() if each[part]["n"] >= LEAST]
     return _rounded(lambda: np.mean(ratios))
+
+
+def _within(steps: Steps, rate: float) -> dict[str, list[bool]]:
+    """By source whether each outcome after the first `SETTLED` of its cluster is in P10-P90, with tails of a rate."""
+    tails: dict[str, Tails] = {}
+    found: dict[str, list[bool]] = {}
+    for step in steps:
+        after = tails.get(step.cluster, Tails()).after(step.deviation, rate)
+        if step.outcomes >= SETTLED:
+            found.setdefault(step.source, []).append(after.inside[-1])
+        tails[step.cluster] = after
+    return found
+
+
+def chosen_rates(steps: Steps) -> dict[str, Any]:
+    """The rate of tails as other sources choose it, the one with which the coverage of each is nearest to 80 % on
+    average, and the coverage of the source that is left out with it."""
+    within = {rate: _within(steps, rate) for rate in RATES}
+    off = {rate: {name: abs(np.mean(flags) - INSIDE) for name, flags in each.items()} for rate, each in within.items()}
+    names = list(within[RATES[0]])
+
+    def choice(without: str | None = None) -> float:
+        return min(RATES, key=lambda rate: float(np.mean([off[rate][name] for name in names if name != without])))
+
+    nested = {name: choice(without=name) for name in names}
+    sources = {
+        name: {"rate": rate, "n": len(within[rate][name]), "settled": _share(within[rate][name])}
+        for name, rate in nested.items()
+    }
+    together = [flag for name, rate in nested.items() for flag in within[rate][name]]
+    return {"by_all": choice(), "settled": _share(together), "sources": sources}

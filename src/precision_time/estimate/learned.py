@@ -39,6 +39,7 @@ class Learned:
     low, high       distance of P10 and of P90 from the median, in spreads of log(step time); 1.28 of a normal
                     distribution, and what holds a tenth of the cluster's outcomes outside each
     uncorrected_s   seconds of the step before this correction
+    prior_spread    spread of log(measured / predicted) between jobs before any outcome
     """
 
     cluster: str
@@ -50,17 +51,23 @@ class Learned:
     low: float = Z90
     high: float = Z90
     uncorrected_s: float | None = None
+    prior_spread: float = 0.0
 
     def correction_of(self, job: Job, precision: str, launch: float) -> Learned:
         """The same for every job (`Corrections`)."""
         return self
 
     def narrowed(self, log_spread: float) -> float:
-        """The remaining spread of log(step time): without the share that the outcomes explain."""
+        """The remaining spread of log(step time).
+
+        The outcomes leave the unexplained share of a variance: of `log_spread`, and of what the corrected jobs of other
+        clusters show. The more they explain, the more the second counts, whatever `log_spread` expected.
+        """
         if not self.outcomes:
             return log_spread
-        left = math.hypot(log_spread * math.sqrt(max(1.0 - self.informed, 0.0)), self.own_spread)
-        return min(log_spread, left)
+        unknown = 1.0 - self.informed
+        left = unknown * self.prior_spread**2 + self.own_spread**2
+        return math.sqrt((unknown * log_spread) ** 2 + self.informed * left)
 
     def around(self, middle: float, log_spread: float, least: float) -> Interval:
         """P10 and P90 around a median, for the spread that is left; P10 is at least `least`."""

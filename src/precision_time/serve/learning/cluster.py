@@ -101,6 +101,7 @@ class Cluster:
             factor=math.exp(found.mean),
             informed=found.informed,
             own_spread=self.variances.noise,
+            prior_spread=math.sqrt(found.prior),
             low=self.tails.low,
             high=self.tails.high,
         )

@@ -43,11 +43,13 @@ class Predicted:
 
     mean       of the logarithm
     informed   share of the variance between jobs that the outcomes explain
+    prior      that variance
     broken     probability that what is known of this very job came from a broken machine
     """
 
     mean: float
     informed: float
+    prior: float
     broken: float = 0.0
 
 
@@ -88,11 +90,11 @@ class Posterior:
         """The conditional mean for a job, which may have outcomes of its own, and what is explained."""
         prior = prior_variance(facets, self._squares) + self.variances.job**2
         if not self.groups:
-            return Predicted(0.0, 0.0)
+            return Predicted(0.0, 0.0, prior)
         with_these = self._coded.shared_with(facets, self._squares)
         shared, job = float(with_these @ self._pull), self._jobs.get(facets.job)
         if job is None:
-            return Predicted(shared, _share(float(with_these @ self._inverse @ with_these), prior))
+            return Predicted(shared, _share(float(with_these @ self._inverse @ with_these), prior), prior)
         its, variance = self._job_of == job, float(self._own[job])
         with_these[its] += variance
         explained = float(with_these @ self._inverse @ with_these)
@@ -102,7 +104,8 @@ class Posterior:
             else 0.0
         )
         mean = shared + (1.0 - broken) * variance * float(self._pull[its].sum())
-        return Predicted(mean, _share(explained, prior + variance - self.variances.job**2) * (1.0 - broken), broken)
+        prior += variance - self.variances.job**2
+        return Predicted(mean, _share(explained, prior) * (1.0 - broken), prior, broken)
 
     def _broken(self, group: int) -> float:
         """Probability that the only outcome of a job is of a broken machine."""
