@@ -212,7 +212,7 @@ def test_what_is_refused() -> None:
             Job("llama3-8b", **fields)
     with pytest.raises(JobError, match="no such pair alone"):  # its capped logits stand between
         training_step(Job("gemma2-2b", loss="liger", precision="bf16", batch_size=1, input={"seq_len": 64}))
-    with pytest.raises(JobError, match="resnet50 is none; leave loss out"):
+    with pytest.raises(JobError, match="resnet50 is none; set loss to fp32"):
         training_step(Job("resnet50", loss="liger", precision="bf16"))
 
 

@@ -216,7 +216,7 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
     if job.loss == LIGER:
         if not job.model.startswith("hf:"):
             raise JobError(
-                f"loss {LIGER} is of decoders of the zoo and hf: models, and {job.model} is none; leave loss out"
+                f"loss {LIGER} is of decoders of the zoo and hf: models, and {job.model} is none; set loss to fp32"
             )
         step = replace(step, graph=with_loss(step.graph, LIGER))
     layers = _units(step.graph)
