@@ -18,7 +18,7 @@ from precision_time.job import Job
 from precision_time.zoo.catalog import ENTRIES
 
 JOB_FLAGS = [
-    "--model", "--model-config", "--lora", "--quantized",
+    "--model", "--model-config", "--lora", "--quantized", "--loss",
     "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",

@@ -38,6 +38,35 @@ QWEN: dict[str, Any] = {
     "vision_config": {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 64,
                       "patch_size": 14, "spatial_merge_size": 2, "window_size": 56, "fullatt_block_indexes": [1]},
 }  # fmt: skip
+BLIP2: dict[str, Any] = {
+    "model_type": "blip-2", "architectures": ["Blip2ForConditionalGeneration"], "num_query_tokens": 8,
+    "image_token_index": 120, "vision_config": VISION,
+    "qformer_config": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+                       "encoder_hidden_size": 32, "vocab_size": 64},
+    "text_config": {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                    "ffn_dim": 96, "vocab_size": 128, "word_embed_proj_dim": 64, "max_position_embeddings": 128},
+}  # fmt: skip
+AYA: dict[str, Any] = {
+    "model_type": "aya_vision", "architectures": ["AyaVisionForConditionalGeneration"], "image_token_index": 120,
+    "vision_config": {"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
+    "text_config": {"model_type": "cohere2", **TEXT, "eos_token_id": 1}, "downsample_factor": 2,
+}  # fmt: skip
+OVIS: dict[str, Any] = {
+    "model_type": "ovis2", "architectures": ["Ovis2ForConditionalGeneration"], "image_token_id": 120, "hidden_size": 64,
+    "vision_config": {**VISION, "vocab_size": 64, "hidden_stride": 2}, "text_config": {"model_type": "qwen2", **TEXT},
+}  # fmt: skip
+GEMMA4: dict[str, Any] = {
+    "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "image_token_id": 120,
+    "vision_config": {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+                      "patch_size": 16, "num_key_value_heads": 4, "head_dim": 8, "position_embedding_size": 64},
+    "text_config": {**TEXT, "head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 8,
+                    "vocab_size_per_layer_input": 128, "num_global_key_value_heads": 2,
+                    "layer_types": ["sliding_attention", "full_attention"]},
+}  # fmt: skip
+GIT: dict[str, Any] = {
+    "model_type": "git", "architectures": ["GitForCausalLM"], "vision_config": VISION, "hidden_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 128,
+}  # fmt: skip
 SEQ, BATCH = 24, 2
 
 
@@ -65,11 +94,12 @@ def sequence(placeholders: int) -> Any:
     return ids
 
 
-@pytest.mark.parametrize(("config", "placeholders"), [(LLAVA, 16), (PALIGEMMA, 16)])
+@pytest.mark.filterwarnings("ignore:.*token_id must be")
+@pytest.mark.parametrize(("config", "placeholders"), [(LLAVA, 16), (PALIGEMMA, 16), (BLIP2, 8), (AYA, 4), (OVIS, 4)])
 def test_flops_and_weights_are_those_of_a_real_step(config: dict[str, Any], placeholders: int, tmp_path: Path) -> None:
     inputs = {"pixel_values": torch.zeros(BATCH, 3, 56, 56), "input_ids": sequence(placeholders)}
     inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
-    if config is LLAVA:
+    if config is not PALIGEMMA:
         del inputs["token_type_ids"]
     parameters, flops = really_trained(config, inputs)
     found = estimate(tmp_path, config, attention="math")
@@ -87,6 +117,59 @@ def test_patches_of_qwen_are_those_of_a_real_step(tmp_path: Path) -> None:
     found = estimate(tmp_path, QWEN, input={"image_size": 112}, attention="math")
     assert found.parameters == parameters
     assert found.utilisation.model_flops == pytest.approx(flops, rel=0.01)
+
+
+def test_patches_of_gemma_4_are_those_of_a_real_step(tmp_path: Path) -> None:
+    side, placeholders = 6, 4  # 96 pixels in patches of 16, of which 3 x 3 become a token
+    places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(-1)
+    ids = sequence(placeholders)
+    inputs = {"pixel_values": torch.zeros(BATCH, side * side, 3 * 16 * 16), "input_ids": ids,
+              "image_position_ids": places.expand(BATCH, -1, -1), "mm_token_type_ids": (ids == 120).int()}  # fmt: skip
+    parameters, flops = really_trained(GEMMA4, inputs)
+    found = estimate(tmp_path, GEMMA4, input={"image_size": 96}, attention="math")
+    assert found.parameters == parameters
+    assert found.utilisation.model_flops == pytest.approx(flops, rel=0.01)
+    assert "1 image of 768 x 768 pixels, 256 tokens" in " ".join(estimate(tmp_path, GEMMA4).assumptions)
+    with pytest.raises((JobError, CaptureError), match=r"squares of 48 pixels.*write image_size=96x96"):
+        estimate(tmp_path, GEMMA4, input={"image_size": 100})
+
+
+def test_captions_of_git_are_those_of_a_real_step(tmp_path: Path) -> None:
+    options = {key: value for key, value in GIT.items() if key != "model_type"}
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("git", **options))
+    ids = torch.ones(BATCH, SEQ, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids, pixel_values=torch.zeros(BATCH, 3, 56, 56)).loss.backward()
+    found = estimate(tmp_path, GIT, attention="math")
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.utilisation.model_flops == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert "1 image of 56 x 56 pixels" in found.assumptions[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "factory"),
+    [
+        ({"model_type": "longformer", "architectures": ["LongformerForMaskedLM"], "hidden_size": 64,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}, "AutoModelForMaskedLM"),
+        ({"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 64, "encoder_layers": 2,
+          "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 96,
+          "decoder_ffn_dim": 96}, "AutoModelForSeq2SeqLM"),
+    ],
+)  # fmt: skip
+def test_attention_within_windows_is_that_of_a_real_step(config: dict[str, Any], factory: str, tmp_path: Path) -> None:
+    config = {**config, "vocab_size": 128, "attention_window": [16, 16]}
+    options = {key: value for key, value in config.items() if key != "model_type"}
+    settings = transformers.AutoConfig.for_model(config["model_type"], **options)
+    model = getattr(transformers, factory).from_config(settings).train()
+    ids = torch.ones(BATCH, SEQ, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids).loss.backward()
+    found = estimate(tmp_path, config, attention="math")
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.utilisation.model_flops == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert "no token attends to all others (global attention)" in found.assumptions
+    with pytest.raises(CaptureError):  # of a question every token of it has global attention
+        estimate(tmp_path, {**config, "architectures": ["LongformerForQuestionAnswering"]})
 
 
 def test_frozen_parts_have_no_gradient(tmp_path: Path) -> None:

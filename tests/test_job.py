@@ -353,4 +353,4 @@ def test_the_page_names_every_field_and_alias_and_its_examples_run() -> None:
             assert Job.from_dict(yaml.safe_load(block)).batch_size == 32
         if kind == "python":
             exec(block, {})
-    assert [kind for kind, _ in blocks] == ["yaml", "sh", "python", "python", "sh", "python", "python", "python"]
+    assert [kind for kind, _ in blocks] == ["yaml", "sh", "python", "sh", "python", "sh", "python", "python", "python"]

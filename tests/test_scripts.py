@@ -73,6 +73,7 @@ def command_of(text: str) -> list[str]:
                 "layout": {"zero": 3},
                 "recompute": "full",
                 "clip_norm": 1.0,
+                "loss": "fp32",
                 "input": {"seq_len": 2048},
                 "attention": "flash",
                 "run": {"epochs": 3},

@@ -26,6 +26,8 @@ class JobFields(TypedDict, total=False):
     """adapters trained beside frozen weights: a rank, or rank=16;targets=q_proj,v_proj;dropout=0.05"""
     quantized: str
     """with lora: format of the frozen weights of linear layers (QLoRA)"""
+    loss: str
+    """of a decoder's logits: fp32 (cast first, as by transformers), liger (fused with the head); default: as it is"""
     input: Mapping[str, Any] | str
     """input sizes: image_size=224, seq_len=128, ... as key=value;..."""
     precision: str | Sequence[Mapping[str, Any]]

@@ -192,6 +192,8 @@ def posted_step(job: Job, precision: Precision, device_type: str) -> tuple[Captu
     _check_same("memory_format", "nhwc" if last else "nchw", "nhwc" if found.channels_last else "nchw")
     if job.lora is not None:
         raise JobError("lora adds adapters to models of the zoo; leave lora out and capture a model with its adapters")
+    if job.loss is not None:
+        raise JobError(f"loss {job.loss} changes models of the zoo; leave it out, and capture a model with its loss")
     if job.model_config:
         raise JobError("model_config changes models of the zoo; leave it out and capture the changed model")
     graph = replace(found.graphs[regime], name=job.model)

@@ -24,6 +24,7 @@ from precision_time.capture.limits import check_size
 from precision_time.capture.regimes import compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import trace_entry
+from precision_time.capture.vocabulary_loss import LIGER, with_loss
 from precision_time.errors import JobError
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
@@ -31,7 +32,7 @@ from precision_time.job.lora import Lora
 from precision_time.job.precision import Precision
 from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
-from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config, whole_config
+from precision_time.zoo.parallel import DECODER, SPLITS, Split, indivisible, local_config, whole_config
 from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.templates import TEMPLATES, Template, template_for
 
@@ -102,6 +103,7 @@ _words = attrgetter(
     "loss_scale",
     "lora",
     "quantized",
+    "loss",
 )
 _OUTSIDE = frozenset({"dp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"})
 _degrees = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE))
@@ -151,6 +153,7 @@ def _step(asked: _Asked) -> TrainingStep:
                 split.depth,
                 job.lora,
                 job.quantized,
+                job.loss,
             )
         )
 
@@ -210,6 +213,12 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
                 "--import CONFIG.json for the shape of a Hugging Face decoder"
             )
     step = capture_model(job, precision, device_type, few_layers=True)
+    if job.loss == LIGER:
+        if not job.model.startswith("hf:"):
+            raise JobError(
+                f"loss {LIGER} is of decoders of the zoo and hf: models, and {job.model} is none; set loss to fp32"
+            )
+        step = replace(step, graph=with_loss(step.graph, LIGER))
     layers = _units(step.graph)
     check_size(step.graph, layers.parameter_count)
     return _kept(
@@ -284,6 +293,7 @@ class _Key:
     depth: str
     lora: Lora | None
     quantized: str | None
+    loss: str | None
 
 
 @bounded(Skeleton, Parameter, Form, Unit)
@@ -314,6 +324,8 @@ def _run_by(key: _Key, graph: OpGraph) -> OpGraph:
     """A traced graph as the framework runs it in the key's precision."""
     if key.lora is not None:
         graph = with_adapters(graph, key.lora, key.quantized)
+    if key.loss is not None and key.builder == DECODER:
+        graph = with_loss(graph, key.loss)
     graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     return transform(graph, key.precision, key.execution, key.device_type)
 
@@ -335,6 +347,7 @@ def _evaluated(key: _Key, template: Template, config: Mapping[str, Any], sizes: 
     """The stored step in the key's precision, framework and execution."""
     # What changes it before the precision does.
     early = key.framework in FUSED or key.framework in MEASURES_TRAINING or key.lora is not None
+    early = early or key.loss is not None
     there = template.sizes_of(config, sizes)
     graph = stored_graph(_name(template), _attention(key), key.precision, there, as_traced=early)
     graph = replace(template.with_values(graph, config), name=key.name)

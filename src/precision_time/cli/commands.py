@@ -64,7 +64,10 @@ def _script(options: Namespace) -> str | None:
     if known is None or "make_job" in known:
         return None
     text = run(source).rstrip("\n")
-    note(f"note: {source} has no make_job, so nothing is predicted and it was not run; this is what its text says")
+    note(
+        f"note: {source} has no make_job, so nothing is predicted and it was not run; this is what its text says, and "
+        "flags belong to the command line in it"
+    )
     return text
 
 

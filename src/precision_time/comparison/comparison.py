@@ -266,7 +266,15 @@ def _events(job: Job) -> dict[str, Any]:
 
 def _step_key(job: Job) -> tuple[str, ...]:
     """The fields that the traced step of a job depends on, then the layout and the number of ranks; as text to sort."""
-    fields = (job.model, dict(job.model_config), dict(job.input), job.precision, job.batch_size, job.attention)
+    fields = (
+        job.model,
+        dict(job.model_config),
+        dict(job.input),
+        job.precision,
+        job.batch_size,
+        job.attention,
+        job.loss,
+    )
     layout = job.layout_spec
     degrees = (layout.tp, layout.cp, layout.ep, layout.sp, job.recompute, layout.pp, layout.vpp)
     return tuple(

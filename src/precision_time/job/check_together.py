@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from precision_time.errors import JobError
+from precision_time.job.choices import PLAIN_LOSS
 from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def check_together(job: Job, layout: Layout) -> None:
         _check_offload(job, layout)
     if job.reference and layout.pp > 1:
         raise JobError(f"reference goes with one pipeline stage, and layout has pp={layout.pp}; set pp to 1")
+    if job.loss is not None:
+        _check_loss(job, layout)
     if job.quantized and job.lora is None:
         raise JobError(
             f"quantized {job.quantized} freezes the weights, and no adapter is trained; add lora, such as lora: 16"
@@ -48,6 +51,15 @@ def check_together(job: Job, layout: Layout) -> None:
             f"gpus {job.gpus} cannot be shared out evenly over nodes {job.nodes}; "
             f"set gpus to a multiple of {job.nodes} or leave nodes out"
         )
+
+
+def _check_loss(job: Job, layout: Layout) -> None:
+    if job.framework not in PLAIN_LOSS:
+        raise JobError(f"loss {job.loss} replaces PyTorch's, and {job.framework} has its own; leave loss out")
+    if job.loss == "liger" and (job.precision_spec.autocast or layout.tp > 1):
+        what = f"layout has tp={layout.tp}; set tp to 1" if layout.tp > 1 else f"precision is {job.precision}"
+        fix = "" if layout.tp > 1 else ", under which each chunk casts the head again; set precision to bf16-master"
+        raise JobError(f"loss liger is modelled for whole heads in the dtype of the activations, and {what}{fix}")
 
 
 def _check_offload(job: Job, layout: Layout) -> None:

@@ -26,6 +26,9 @@ FRAMEWORKS = (
     "internevo", "mxnet",
 )  # fmt: skip
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
+LOSSES = ("fp32", "liger")
+PLAIN_LOSS = ("pytorch", "deepspeed", "torchtitan")
+"""Frameworks that leave the cross-entropy of logits to PyTorch, so that `loss` may say how it is computed."""
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
 DTYPES = ("float32", "float16", "bfloat16", "float64")

@@ -101,6 +101,11 @@ class Job:
     quantized: str | None = option(
         None, optional(choice(QUANTIZED)), "with lora: format of the frozen weights of linear layers (QLoRA)"
     )
+    loss: str | None = option(
+        None,
+        optional(choice(choices.LOSSES)),
+        "of a decoder's logits: fp32 (cast first, as by transformers), liger (fused with the head); default: as it is",
+    )
     input: Mapping[str, Value] = option(
         (), structured("mapping", _mapping), "input sizes: image_size=224, seq_len=128, ... as key=value;..."
     )
@@ -358,6 +363,8 @@ class Job:
         parts += [",".join(f"{k}={v}" for k, v in m.items()) for m in (self.model_config, self.input) if m]
         if self.lora is not None:
             parts.append(f"{self.lora}{f' on {self.quantized} weights' if self.quantized else ''}")
+        if self.loss is not None:
+            parts.append(f"loss {self.loss}")
         parts.append(" then ".join(entry.precision for entry in self.schedule) or self.precision)
         parts.append(f"{self.gpus} x {self.gpu}")
         parts.append("default batch" if self.batch_size is None else f"batch {self.batch_size}")

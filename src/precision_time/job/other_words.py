@@ -47,6 +47,7 @@ _VALUES = {
     "layout=zero2": "zero2",
     "layout=dp": "ddp",
     "quantized=nf4": "load_in_4bit qlora",
+    "loss=liger": "use_liger_kernel liger",
 }
 _KEYS = {
     "input.seq_len": "seq_length sequence_length max_length max_seq_len max_seq_length context_length block_size",

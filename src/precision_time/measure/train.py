@@ -136,6 +136,8 @@ def check(job: Job) -> None:
         raise MeasureError(
             "lora cannot be trained here: PyTorch itself has no adapters; give a FILE.py:FUNCTION whose module has them"
         )
+    if job.loss is not None:
+        raise MeasureError(f"loss {job.loss} is that of other programs and cannot be trained here; leave it out")
     if job.offload is not None:
         raise MeasureError("offload is DeepSpeed's and FSDP's and cannot be trained here; leave it out")
     if job.execution not in ("eager", "compile"):

@@ -61,8 +61,10 @@ _ENCODER_DECODER = Split(
     lengths=("seq_len", "target_len"),
     context=False,
 )
+DECODER = "models.decoder:build"
+"""The builder of decoders."""
 SPLITS: Mapping[str, Split] = {
-    "models.decoder:build": Split(
+    DECODER: Split(
         tensor=("heads", "kv_heads", "ffn", "shared_ffn", "vocab"),
         regions=("attention", "ffn", "moe"),
         experts=("local_experts",),

@@ -87,9 +87,15 @@ def from_axolotl(config: Mapping[str, Any]) -> Imported:
     total = reader.number("batch_size")
     wrapper = _sharding(reader, fields)
     numerics = _numerics(reader, wrapper)
+    whole = numerics.job_fields().get("precision", "") in ("bf16", "fp16", "bf16-master", "fp16-master")
+    if whole and is_on(reader.left.get("liger_fused_linear_cross_entropy")):
+        reader.take("liger_fused_linear_cross_entropy")
+        fields["loss"] = "liger"
     _step(reader, fields)
     _run(reader, fields)
-    defaults = {"batch_size": 1, "grad_accum": 1, "clip_norm": 1.0, "optimizer": "adamw"}
+    defaults = {"batch_size": 1, "grad_accum": 1, "clip_norm": 1.0, "optimizer": "adamw", "loss": "fp32"}
+    if "reference" in fields:  # its loss is of the probabilities of both sequences
+        defaults.pop("loss")
     if total is not None:
         defaults.pop("batch_size" if "batch_size" not in fields else "grad_accum")
     not_taken = reader.finish(_PREFIXES, _NO_EFFECT)

@@ -79,7 +79,7 @@ _NO_EFFECT = frozenset(
 _LOADER = "the loader is modelled by the field data: --data storage=...;workers=..."
 _BUCKETS = "buckets of DDP are taken as usual"
 _ON = {
-    "use_liger_kernel": "fused Liger kernels are not modelled; the step takes less time and memory than predicted",
+    "use_liger_kernel": "are not modelled here; the step takes less time and memory than predicted",
     "neftune_noise_alpha": "the noise added to embeddings is not modelled; it takes little time",
     "full_determinism": "deterministic kernels are not modelled; the step takes longer than predicted",
     "torch_empty_cache_steps": "emptying the cache is not modelled; the step takes longer than predicted",
@@ -125,11 +125,15 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
     _batch(reader, fields)
     _model(reader, fields)
     take_trl(reader, fields)
+    if "reference" not in fields:  # whose loss is of the probabilities of both sequences
+        defaults["loss"] = "fp32"
     take_optimizer(reader, fields, "optim")
     wrapper = _sharding(reader, fields)
     nested = _deepspeed(reader)
     if is_on(settings.get("deepspeed")):
         fields["framework"] = "deepspeed"
+    if reader.left.get("use_liger_kernel") is not None and (wrapper or "framework" in fields):
+        take_liger(reader, fields, "use_liger_kernel")
     numerics = _numerics(reader, wrapper or (DEEPSPEED if is_on(settings.get("deepspeed")) else None))
     _step(reader, fields)
     if fields.get("execution") == "compile" and numerics.asked == "no" and settings.get("tf32") is None:
@@ -177,6 +181,14 @@ def _model(reader: Reader, fields: dict[str, Any]) -> None:
         take_bits(reader, fields, "load_in_4bit", "load_in_8bit")
         reader.refuse(NO_EFFECT, "bnb_4bit_quant_type", "use_bnb_nested_quant", "lora_alpha", "use_rslora")
     reader.refuse("needs use_peft", *reader.where(lambda name: name.startswith("lora_")))
+
+
+def take_liger(reader: Reader, fields: dict[str, Any], key: str) -> None:
+    """Sets the loss where Liger's kernels are on, which also replace norms, rotations and activations."""
+    if is_on(reader.left.get(key)):
+        fields["loss"] = "liger"
+        reader.not_taken["other Liger kernels"] = _ON["use_liger_kernel"]
+    reader.take(key)
 
 
 def take_optimizer(reader: Reader, fields: dict[str, Any], key: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT, GPUS, NODES
+from precision_time.job.choices import PLAIN_LOSS
 from precision_time.job.importers.numerics import Numerics
 from precision_time.job.importers.reader import NO_EFFECT
 from precision_time.job.job import Job
@@ -55,6 +56,8 @@ class Imported:
         self._check_decided({*replaced, *chosen})
         precision = {} if self.numerics is None else self.numerics.job_fields()
         stated = {**self.defaults, **precision, **self.fields}
+        if {**stated, **replaced}.get("framework", PLAIN_LOSS[0]) not in PLAIN_LOSS:
+            stated.pop("loss", None)
         if {"precision", "schedule"} & set(replaced):
             stated.pop("precision", None)
         fields = {key: value for key, value in stated.items() if key not in replaced}

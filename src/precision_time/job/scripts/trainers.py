@@ -101,6 +101,8 @@ def _hugging(reading: Reading, calls: list[Call]) -> None:
     _import(reading, settings, where, from_huggingface)
     _quantization(reading)
     facts.several = not any("unsloth" in name for name in reading.script.imported.values())
+    if not facts.several:
+        facts.fields.pop("loss", None)  # Unsloth has its own
     facts.where |= {name: place for name, place in sources.items() if name in facts.fields}
     facts.by_trainer = True
 

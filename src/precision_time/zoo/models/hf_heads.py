@@ -175,6 +175,32 @@ def _language(config: Any, sizes: Sizes) -> Batch:
     return Batch({**_text(sizes), "labels": _text(sizes)["input_ids"]})
 
 
+def _caption(config: Any, sizes: Sizes) -> Batch:
+    """An image for each text, whose tokens stand before it (GIT); with images=0 there is no such model."""
+    inputs = _image(config.vision_config, sizes)
+    height, width = inputs["pixel_values"].shape[2:]
+    note = f"samples have 1 image of {height} x {width} pixels, beside seq_len tokens of text"
+    return Batch({**_language(config, sizes).inputs, **inputs}, notes=(note,))
+
+
+_WINDOWS = frozenset(["led", "longformer"])
+"""Model types whose tokens attend within windows, but for those that a mask names."""
+
+
+def _within_windows(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    with _NoGlobalAttention():
+        return own_loss(module, inputs)
+
+
+class _NoGlobalAttention(TorchFunctionMode):
+    """Models ask whether any token has global attention. Without a mask that names one, none has."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.item and args[0].is_meta and args[0].dtype == torch.bool:
+            return False
+        return func(*args, **(kwargs or {}))
+
+
 def _pretraining(config: Any, sizes: Sizes) -> Batch:
     if config.model_type in _MASKED_AUTOENCODERS:
         if not hasattr(config, "num_frames"):
@@ -357,4 +383,9 @@ def make_batch(task: str, config: Any, sizes: Sizes) -> Batch:
     """One micro-batch with labels, in the names that the model's forward takes."""
     if config.model_type == "audio-spectrogram-transformer":
         return _spectrogram_classes(config, sizes)
-    return _OF_CLASS[task](config, sizes)
+    if config.model_type == "git" and task == "AutoModelForCausalLM":
+        return _caption(config, sizes)
+    batch = _OF_CLASS[task](config, sizes)
+    if config.model_type in _WINDOWS and task in ("AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"):
+        return Batch(batch.inputs, _within_windows, (*batch.notes, "no token attends to all others (global attention)"))
+    return batch

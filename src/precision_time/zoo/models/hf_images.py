@@ -24,6 +24,8 @@ from precision_time.zoo.workload import Sizes
 
 SIDE = 448
 """Pixels of a side where neither the job nor the config gives one: models that take images of any size."""
+_POOLED = 768
+"""The same of Gemma 4, whose images have at most 280 tokens of 48 x 48 pixels: 256 of a square."""
 _TOWERS = ("vision_tower", "vision_model", "visual", "vision_encoder", "image_encoder", "vision_embed_tokens")
 _LANGUAGE = ("language_model", "text_model", "lm_head", "decoder")
 _PROJECTORS = ("merger", "projector", "connector", "qformer")
@@ -59,6 +61,8 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
     inputs: dict[str, Any]
     if "image_grid_thw" in names:
         inputs = _patches(vision, count, height, width, channels)
+    elif "image_position_ids" in names:
+        inputs = _positioned(vision, count, height, width, channels)
     elif "pixel_attention_mask" in names:
         inputs = {"pixel_values": torch.zeros(batch, images, channels, height, width)}
     elif "aspect_ratio_ids" in names:
@@ -193,7 +197,8 @@ def _features_of(module: nn.Module) -> Any:
 
 
 def _sides(sizes: Mapping[str, Any], vision: Any) -> tuple[int, int]:
-    side = sizes.get("image_size") or getattr(vision, "image_size", None) or SIDE
+    usual = _POOLED if hasattr(vision, "pooling_kernel_size") else SIDE
+    side = sizes.get("image_size") or getattr(vision, "image_size", None) or usual
     return (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
 
 
@@ -204,18 +209,35 @@ def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
 def _patches(vision: Any, count: int, height: int, width: int, channels: int) -> dict[str, Any]:
     """Images cut into patches by their processor (Qwen-VL, GLM-V)."""
     patch, merged = int(vision.patch_size), int(_first(vision, ("spatial_merge_size",), 2))
-    grid = patch * merged
+    _check_grid(patch * merged, height, width)
+    rows, columns = height // patch, width // patch
+    frames = int(_first(vision, ("temporal_patch_size",), 1))
+    return {
+        "pixel_values": torch.zeros(count * rows * columns, channels * frames * patch * patch),
+        "image_grid_thw": torch.tensor([[1, rows, columns]] * count, device="cpu"),
+    }
+
+
+def _check_grid(grid: int, height: int, width: int) -> None:
+    """Raises `JobError` for a size that is no multiple of the squares to which the model resizes its images."""
     if height % grid or width % grid:
         near = f"{max(round(height / grid), 1) * grid}x{max(round(width / grid), 1) * grid}"
         raise JobError(
             f"input image_size {height}x{width} does not divide into squares of {grid} pixels, to which this model "
             f"resizes its images; write image_size={near}"
         )
+
+
+def _positioned(vision: Any, count: int, height: int, width: int, channels: int) -> dict[str, Any]:
+    """Images cut into patches by their processor, each with its place (Gemma 4)."""
+    patch = int(vision.patch_size)
+    _check_grid(patch * int(vision.pooling_kernel_size), height, width)
     rows, columns = height // patch, width // patch
-    frames = int(_first(vision, ("temporal_patch_size",), 1))
+    with torch.device("cpu"):
+        places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).flip(-1)
     return {
-        "pixel_values": torch.zeros(count * rows * columns, channels * frames * patch * patch),
-        "image_grid_thw": torch.tensor([[1, rows, columns]] * count, device="cpu"),
+        "pixel_values": torch.zeros(count, rows * columns, channels * patch * patch),
+        "image_position_ids": places.expand(count, -1, -1).contiguous(),
     }
 
 

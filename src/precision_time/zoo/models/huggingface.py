@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from precision_time.checks import show
 from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
+from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
 from precision_time.zoo.models.hf_heads import Batch, Loss, auto_class, make_batch, own_loss
 from precision_time.zoo.models.hf_images import freeze, images_filled, images_of, use_segments, with_placeholders
 from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
@@ -99,7 +100,8 @@ def build(config: Config, sizes: Sizes) -> Workload:
     else:
         batch = make_batch(task, hf_config, sizes)
     frozen = freeze(module, str(config.get("freeze", "none")))
-    notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module))
+    notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module),
+             *assumed_experts(hf_config, sizes))  # fmt: skip
     return Workload(module, batch.inputs, _quiet(batch.loss or own_loss), assumptions=notes)
 
 
@@ -160,7 +162,7 @@ def _quiet(loss: Loss) -> Loss:
         verbosity = logging.get_verbosity()
         logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
         try:
-            with scan_kernels(module):
+            with scan_kernels(module), even_experts(module):
                 return loss(module, inputs)
         finally:
             logging.set_verbosity(verbosity)

@@ -14,6 +14,7 @@ export default {
     {"section": "job", "name": "model_config", "kind": "mapping", "range": "a mapping", "meaning": "where it departs from the named model: key=value;..."},
     {"section": "job", "name": "lora", "kind": "mapping", "range": "a mapping", "meaning": "adapters trained beside frozen weights: a rank, or rank=16;targets=q_proj,v_proj;dropout=0.05"},
     {"section": "job", "name": "quantized", "kind": "choice", "range": "one of nf4, fp4, int8", "meaning": "with lora: format of the frozen weights of linear layers (QLoRA)", "choices": ["nf4", "fp4", "int8"]},
+    {"section": "job", "name": "loss", "kind": "choice", "range": "one of fp32, liger", "meaning": "of a decoder's logits: fp32 (cast first, as by transformers), liger (fused with the head); default: as it is", "choices": ["fp32", "liger"]},
     {"section": "job", "name": "input", "kind": "mapping", "range": "a mapping", "meaning": "input sizes: image_size=224, seq_len=128, ... as key=value;..."},
     {"section": "job", "name": "precision", "kind": "precision", "range": "precision", "meaning": "precision name or alias (default fp32)", "choices": ["fp64", "fp32", "torch-fp32", "tf32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-master", "fp16", "bf16", "fp8"]},
     {"section": "job", "name": "schedule", "kind": "list", "range": "a list", "meaning": "precision by step: [{from_step, precision}, ...]"},

@@ -1,0 +1,64 @@
+"""Switch Transformers by its config: FLOP of a step that really runs, by PyTorch's counter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from precision_time import predict_time  # noqa: E402
+from precision_time.estimate.estimate import Estimate  # noqa: E402
+
+SWITCH: dict[str, Any] = {
+    "model_type": "switch_transformers", "architectures": ["SwitchTransformersForConditionalGeneration"], "d_model": 64,
+    "d_kv": 16, "d_ff": 96, "num_layers": 4, "num_decoder_layers": 4, "num_heads": 4, "num_experts": 4,
+    "vocab_size": 128, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2, "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}  # fmt: skip
+SEQ, BATCH = 24, 2
+
+
+def estimate(folder: Path, **config: Any) -> Estimate:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**SWITCH, **config}), encoding="utf-8")
+    return predict_time(
+        f"hf:{path}", precision="fp32", batch_size=BATCH, gpu="h100-80gb-sxm", input={"seq_len": SEQ}, attention="math"
+    )
+
+
+def really_trained(**config: Any) -> tuple[int, int]:
+    options = {key: value for key, value in {**SWITCH, **config}.items() if key != "model_type"}
+    settings = transformers.AutoConfig.for_model("switch_transformers", **options)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(settings).train()
+    ids = torch.randint(1, 128, (BATCH, SEQ))
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids).loss.backward()
+    return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
+
+
+def test_every_token_has_one_expert(tmp_path: Path) -> None:
+    parameters, flops = really_trained()
+    found = estimate(tmp_path)
+    assert found.parameters == parameters
+    assert found.utilisation.model_flops == pytest.approx(flops, rel=0.01)
+    assert "experts get as many tokens each; finding them on the host is left out" in found.assumptions
+
+
+def test_full_experts_leave_tokens_out(tmp_path: Path) -> None:
+    """At most 3 tokens of each sequence of 24 for each of 4 experts: half of the tokens. Unevenly spread, as they are
+    by chance, they fill no expert more than that."""
+    _, flops = really_trained(expert_capacity=3)
+    whole, found = estimate(tmp_path), estimate(tmp_path, expert_capacity=3)
+    assert flops <= found.utilisation.model_flops < 1.03 * flops
+    expert = 2 * 2 * 64 * 96  # FLOP of a token in an expert, of which the backward pass has twice as many
+    left_out = 3 * expert * (BATCH * SEQ // 2) * 4  # in four sparse layers
+    assert whole.utilisation.model_flops - found.utilisation.model_flops == pytest.approx(left_out, rel=1e-6)
+    assert "up to expert_capacity 3 of a sequence" in found.assumptions[0]
