@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from boosting_cases import measured_jobs
 from precision_time.errors import PredictorError
+from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.predictors import boosting
 from precision_time.predictors.boosting import BlindBoosting, Boosting
 from precision_time.predictors.facts import Facts, facts_of
 from precision_time.predictors.features import COMPUTE, FEATURES, matrix, names, vector
 from precision_time.predictors.interface import MeasuredJob, Predictor
-from precision_time.predictors.kernel_sizes import NAMES
+from precision_time.predictors.kernel_sizes import NAMES, kernel_sizes
 from precision_time.predictors.published import card_group, grouped_folds, job_group, published_jobs
 from precision_time.predictors.registry import predictor_class
 from precision_time.predictors.residual import BoostingResidual
@@ -39,6 +40,8 @@ from precision_time.predictors.rows import (
 )
 from precision_time.predictors.simulator import BlindSimulator, Simulator
 from precision_time.predictors.trees import Setting
+from precision_time.timing.work import Convolution, Work, conv_work, matmul_work
+from precision_time.timing.work_table import WorkTable
 
 FEW = Setting(rounds=80, seeds=2)
 
@@ -77,18 +80,15 @@ def linear(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_facts_of_one_linear_layer_by_hand(linear: Job) -> None:
     facts = facts_of(linear)
     product = 2 * 512 * 1024 * 2048  # multiply-adds count twice; the input needs no gradient, so two products in all
-    weights = 1024 * 2048
     matmul_s = 2 * product / 15.7e12
     assert matmul_s < facts.kernel_seconds["matmul", ""] < 1.5 * matmul_s
     assert sum(facts.flops.values()) == pytest.approx(2 * product, rel=0.01)  # beside them only sums and updates
     assert facts.flops["half"] == facts.flops["tf32"] == 0
     assert facts.matrix_flops == 0  # fp32 never runs on Volta's matrix units
-    assert facts.parameters == weights
     assert facts.fp32_bytes == facts.bytes
     assert facts.casts == facts.scalings == facts.wire_bytes == facts.wire_s == 0
     values = dict(zip(names(FEATURES), vector(facts), strict=True))
     assert values["log_flops_fp32"] == pytest.approx(math.log10(2 * product), abs=0.01)
-    assert values["log_parameters"] == pytest.approx(math.log10(weights))
     assert values["bandwidth_saved"] == 1
     assert values["gradient_bytes"] == values["log_ranks"] == 0
 
@@ -161,19 +161,88 @@ def test_sizes_of_one_linear_layer_by_hand(linear: Job) -> None:
     assert set(sizes) == set(NAMES)
     assert sizes["matmul.batch"] == 0.0  # log2 of one product
     assert sizes["matmul.m"] + sizes["matmul.n"] + sizes["matmul.k"] == pytest.approx(30.0)  # 2^9 x 2^10 x 2^11
-    assert sizes["matmul.k"] == pytest.approx(9.5, abs=0.02)  # 1024 and 512, of nearly equal seconds
-    facts = facts_of(linear)
-    assert sizes["matmul.compute"] == pytest.approx(facts.kernel_seconds["matmul", ""] / facts.kernel_s)
-    assert sizes["matmul.narrow"] == 0.0
-    assert not any(value for name, value in sizes.items() if name.startswith("conv"))
+    assert sizes["matmul.k"] == pytest.approx(9.5)  # 1024 and 512, of equal operations
+    assert sizes["matmul.kernel"] == pytest.approx(math.log10(2 * 512 * 1024 * 2048 / 15.7e12))
+    assert 0.5 < sizes["matmul.compute"] < 1.0  # beside the products only a sum and the update
+    assert sizes["matmul.narrow"] == sizes["matmul.unaligned"] == 0.0
+    assert not any(value for name, value in sizes.items() if not name.startswith("matmul"))
 
 
-def test_sizes_of_convolutions_weigh_by_seconds() -> None:
-    sizes = facts_of(Job("resnet50", precision="fp32", gpu="v100-16gb-sxm", batch_size=32)).sizes
-    assert 0.0 < sizes["conv.taps"] < math.log2(49)
-    assert 0.0 < sizes["conv.strided"] < 0.5
-    depthwise = facts_of(Job("efficientnet-b0", precision="fp32", gpu="v100-16gb-sxm", batch_size=32)).sizes
-    assert depthwise["conv.narrow"] > sizes["conv.narrow"]
+GPU = Gpu("ten", "", "nvidia", "volta", 1 << 30, 1e9, {"fp32": 1e12, "fp16": 1e13})
+"""1 TFLOP/s in fp32, 10 in fp16, 1 GB/s."""
+
+
+def sizes_of(*works: Work, calls: Sequence[float] = ()) -> dict[str, float]:
+    """Sizes of works on GPU, each once by default."""
+    return kernel_sizes(WorkTable.from_works(works), np.array(calls or [1.0] * len(works)), GPU)
+
+
+def convolution(c_in: int, c_out: int, groups: int, taps: int = 3, stride: int = 1) -> Convolution:
+    size = 16 // stride
+    return Convolution(4, c_in, c_out, (16, 16), (size, size), (taps, taps), (stride, stride), groups)
+
+
+@pytest.mark.parametrize("direction", ["fwd", "dgrad", "wgrad"])
+def test_sizes_of_a_grouped_convolution_by_hand(direction: str) -> None:
+    sizes = sizes_of(conv_work(convolution(64, 128, 8), "fp16", 2, direction=direction, layout="nhwc"))
+    assert sizes["grouped.groups"] == 3.0
+    assert sizes["grouped.channels"] == {"fwd": 4.0, "dgrad": 3.0, "wgrad": 4.0}[direction]  # 16 of 128, 8 of 64
+    assert sizes["grouped.nhwc"] == 1.0
+    assert sizes["grouped.nchw"] == sizes["grouped.unaligned"] == 0.0
+    assert not any(value for name, value in sizes.items() if name.startswith(("depthwise", "dense", "matmul")))
+
+
+def test_sizes_of_a_depthwise_convolution_by_hand() -> None:
+    work = conv_work(convolution(32, 32, 32, taps=5, stride=2), "fp16", 2)
+    sizes = sizes_of(work)
+    assert sizes["depthwise.taps"] == sizes["conv.taps"] == pytest.approx(math.log2(25))
+    assert sizes["depthwise.positions"] == 6.0  # 8 x 8
+    assert sizes["depthwise.nchw"] == sizes["conv.strided"] == sizes["conv.narrow"] == 1.0
+    assert sizes["conv.compute"] == 0.0
+    # 4 images: 16 x 16 x 32 read, 8 x 8 x 32 and 25 x 32 weights, of 2 bytes
+    assert sizes["conv.kernel"] == pytest.approx(math.log10((4 * (256 + 64) * 32 + 25 * 32) * 2 / 1e9))
+
+
+@pytest.mark.parametrize("direction", ["fwd", "dgrad", "wgrad"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_channels_that_are_no_multiple_of_16_bytes(direction: str, stride: int) -> None:
+    def share(kind: str, c_in: int, c_out: int, groups: int = 1, math: str = "fp16") -> float:
+        given = convolution(c_in, c_out, groups, stride=stride)
+        return sizes_of(conv_work(given, math, 2 if math == "fp16" else 4, direction=direction))[f"{kind}.unaligned"]
+
+    assert share("dense", 64, 64) == 0.0
+    assert share("dense", 3, 64) == share("dense", 64, 20) == 1.0
+    assert share("dense", 64, 20, math="fp32") == 0.0  # 80 bytes
+    assert share("depthwise", 24, 24, groups=24) == 0.0
+    assert share("depthwise", 20, 20, groups=20) == 1.0
+    assert share("grouped", 32, 64, groups=16) == 0.0  # 2 and 4 channels a group, 32 and 64 in all
+    assert share("grouped", 36, 72, groups=18) == 1.0
+
+
+def test_products_that_are_no_multiple_of_16_bytes() -> None:
+    even, odd = (matmul_work((1, 512, n, 256), "fp16", 2) for n in (512, 257))
+    assert sizes_of(even)["matmul.unaligned"] == 0.0
+    assert sizes_of(odd)["matmul.unaligned"] == 1.0
+
+
+def test_sizes_weigh_by_roofline_seconds_and_calls() -> None:
+    """Bound by bytes, a product in fp32 takes twice the seconds of the same in fp16; the latter runs three times."""
+    wide, half = (matmul_work((1, 64, n, 64), math, width) for n, math, width in ((64, "fp32", 4), (64, "fp16", 2)))
+    apart = matmul_work((1, 64, 32, 64), "fp16", 2)
+    assert wide.bytes == 2 * half.bytes
+    sizes = sizes_of(wide, half, apart, calls=(1, 3, 0))
+    assert sizes["matmul.narrow"] == 0.0  # the only narrow one never runs
+    mean = (2 * math.log10(wide.bytes / 1e9) + 3 * math.log10(half.bytes / 1e9)) / 5
+    assert sizes["matmul.kernel"] == pytest.approx(mean)
+    assert sizes_of(half, apart)["matmul.narrow"] == pytest.approx(apart.bytes / (apart.bytes + half.bytes))
+
+
+def test_later_releases_of_pytorch_are_not_told_apart(linear: Job) -> None:
+    def value(release: str | None) -> float:
+        facts = dataclasses.replace(facts_of(linear), torch=release)
+        return dict(zip(names(FEATURES), vector(facts), strict=True))["torch_before_2"]
+
+    assert [value(each) for each in ("1.10", "1.13", "2.0", "2.6", None)] == [4.0, 1.0, 0.0, 0.0, 0.0]
 
 
 # --- folds and their rows

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from precision_time.cli.main import main
@@ -16,9 +15,6 @@ from precision_time.errors import PredictorError
 from precision_time.fit.cases import is_data_parallel
 from precision_time.job import Job
 from precision_time.measurements.repository import data_folder
-from precision_time.predictors import traced_facts
-from precision_time.predictors.facts import facts_of
-from precision_time.predictors.features import vector
 from precision_time.predictors.published import all_published
 from precision_time.predictors.store import SHIPPED, UNTRAINED, card_of, load_trained, train
 from precision_time.shipped import ROOT
@@ -139,15 +135,6 @@ def test_training_on_rows_of_a_user(tmp_path: Path) -> None:
     again = load_trained("ernest", tmp_path)
     job = Job("resnet50", gpu="a100-80gb-sxm", gpus=8, precision="amp-fp16", batch_size=256)
     assert again.predict(job).seconds == pytest.approx(MEASURED_S, rel=0.2)
-
-
-def test_traced_facts_are_those_of_the_job() -> None:
-    """Columns of a zoo job, read back as if torch had traced it."""
-    job = Job("resnet50", gpu="rtx-3090", precision="amp-fp16", batch_size=32, torch="1.13")
-    known = facts_of(job)
-    again = traced_facts.facts_from(json.loads(json.dumps(traced_facts._columns(known))), job)
-    np.testing.assert_allclose(vector(again), vector(known), rtol=1e-12)
-    assert again.initial_s == pytest.approx(known.initial_s)
 
 
 def test_all_published_rows_are_known_without_tracing() -> None:

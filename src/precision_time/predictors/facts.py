@@ -27,7 +27,7 @@ from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.step_program import step_program
 from precision_time.placement import cluster_of
 from precision_time.prediction import work_options
-from precision_time.predictors.kernel_sizes import kernel_sizes
+from precision_time.predictors.kernel_sizes import class_peaks, kernel_sizes
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import HostCosts
@@ -90,13 +90,11 @@ class Facts:
     kernels: float
     host_s: float
     backward_s: float
-    parameters: float
     wire_bytes: float
     gradient_bytes: float
     wire_s: float
     inner_s: float
     bubble: float
-    batch: int
     micro_steps: int
     cluster: Cluster
     execution: str
@@ -185,9 +183,7 @@ class _Step:
 
     timed: TimedSignatures
     runs: Runs
-    parameters: float
     family: str
-    batch: int
     wire_bytes: float
     gradient_bytes: float
     wire_s: float
@@ -215,7 +211,7 @@ def _facts(job: Job, step: _Step, cluster: Cluster) -> Facts:
     per_kind = np.bincount(works.owner, weights=timed.work_s, minlength=len(timed.kinds))
     return Facts(
         kernel_seconds=_kernel_seconds(timed, calls),
-        sizes=kernel_sizes(works.table, calls, timed.work_s, _by_operations(works, cluster)),
+        sizes=kernel_sizes(works.table, calls, cluster.gpu),
         flops=flops,
         matrix_flops=matrix_flops,
         bytes=float(nbytes.sum()),
@@ -227,13 +223,11 @@ def _facts(job: Job, step: _Step, cluster: Cluster) -> Facts:
         kernels=float((total * works.launches).sum()),
         host_s=host.step_s + _host_seconds(host, timed.kinds, works, step.runs),
         backward_s=float((phases[:, Phase.BACKWARD] * per_kind).sum()) * step.window,
-        parameters=float(step.parameters),
         wire_bytes=step.wire_bytes,
         gradient_bytes=step.gradient_bytes,
         wire_s=step.wire_s,
         inner_s=step.inner_s,
         bubble=step.bubble,
-        batch=step.batch,
         micro_steps=job.grad_accum,
         cluster=cluster,
         execution=job.execution,
@@ -242,21 +236,10 @@ def _facts(job: Job, step: _Step, cluster: Cluster) -> Facts:
     )
 
 
-def _by_operations(works: KindWorks, cluster: Cluster) -> NDArray[np.bool_]:
-    """Whether each kernel's operations take longer at the dense peak than its bytes at the memory bandwidth."""
-    table = works.table
-    compute_s = table.flops / _peaks(works, cluster)[table.class_of]
-    return np.asarray(compute_s >= table.bytes / cluster.gpu.memory_bytes_per_s)
-
-
-def _peaks(works: KindWorks, cluster: Cluster) -> Array:
-    """FLOP/s of every class of kernels."""
-    return np.array([compute_peak(cluster.gpu, math, kind) for _, _, math, kind in works.table.classes])
-
-
 def _flops(works: KindWorks, total: Array, cluster: Cluster) -> tuple[dict[str, float], float]:
     """FLOP of a step by dtype class; FLOP on matrix units, weighted by their peak over the best peak of the device."""
-    table, gpu, peaks = works.table, cluster.gpu, _peaks(works, cluster)
+    table, gpu = works.table, cluster.gpu
+    peaks = class_peaks(table.classes, gpu)
     best = max(gpu.peaks.get(name, 0.0) for name in _FLOATS) or max(gpu.peaks.values())
     counts = np.bincount(table.class_of, weights=table.flops * total[works.owner], minlength=len(table.classes))
     flops = dict.fromkeys(CLASSES, 0.0)
@@ -342,9 +325,7 @@ def _step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
     return _Step(
         timed,
         runs,
-        parameters=step.parameter_count,
         family=step.family,
-        batch=step.batch_size,
         wire_bytes=float((stage.dense_trainable + stage.expert_trainable) * gradient_bytes * program.reductions),
         gradient_bytes=float(gradient_bytes),
         wire_s=wire_s,

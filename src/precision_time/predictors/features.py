@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
 from precision_time.predictors.facts import CLASSES, Facts
-from precision_time.predictors.kernel_sizes import NAMES
+from precision_time.predictors.kernel_sizes import MEANS, NAMES, SHARES
 from precision_time.timing.work import HELPERS
 
 Array = NDArray[np.float64]
@@ -54,10 +54,12 @@ def _share(group: str, run_in: str | None = None) -> Feature:
 
 
 def _size(name: str) -> Feature:
-    unit = "1" if name.endswith(("narrow", "compute", "strided")) else "log10 s" if name.endswith("kernel") else "log2"
-    return Feature(name, unit, 0, f"kernel_sizes: {name}", lambda f: f.sizes[name])
+    kind, _, size = name.partition(".")
+    unit, what = ("log2", MEANS[size]) if size in MEANS else ("1", SHARES[size]) if size in SHARES else _KERNEL
+    return Feature(name, unit, 0, f"{kind}: {what}", lambda f: f.sizes[name])
 
 
+_KERNEL = ("log10 s", "roofline seconds of a kernel")
 _CONVOLUTION = ("fwd", "dgrad", "wgrad")
 PASSES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -68,16 +70,18 @@ PASSES: dict[str, tuple[str, ...]] = {
     "traffic": ("fwd", "bwd", ""),
 }
 """Groups of kernels whose share of the seconds is told for each pass."""
-CURRENT_RELEASE = 24.0
-"""`_release` of a job that names no version of PyTorch."""
+_LAST_OF_FIRST = 14
+"""Minor release that 2.0 would have been of PyTorch 1."""
 
 
-def _release(facts: Facts) -> float:
-    """Minor releases of PyTorch since 1.0; 2.0 followed 1.13."""
-    if facts.torch is None:
-        return CURRENT_RELEASE
-    major, _, minor = facts.torch.partition(".")
-    return float(minor.partition(".")[0] or 0) + (14.0 if major == "2" else 0.0)
+def _older(facts: Facts) -> float:
+    """Minor releases of PyTorch from the job's to 2.0, which followed 1.13; 0 for later ones and where none is named.
+
+    Later releases are not told apart: rows that name one are of large models alone, so that trees which split between
+    2.1 and the present would apply what they learn of those to networks in PyTorch 1.
+    """
+    major, _, minor = (facts.torch or "2").partition(".")
+    return float(_LAST_OF_FIRST - int(minor.partition(".")[0] or 0)) if major == "1" else 0.0
 
 
 def _peak(facts: Facts, *names: str) -> float:
@@ -102,7 +106,6 @@ COMPUTE: tuple[Feature, ...] = (
     *(_flops(kind) for kind in CLASSES),
     Feature("log_bytes", "log10 byte", 1, "device memory traffic of a step", lambda f: _log(f.bytes)),
     Feature("log_kernels", "log10", 1, "kernels launched in a step", lambda f: _log(f.kernels)),
-    Feature("log_parameters", "log10", 1, "weights of the model", lambda f: _log(f.parameters)),
     # what the precision makes of the step
     Feature(
         "matrix_use", "1", 0, "tensor-core utilisation: share of FLOP on matrix units, x their peak over the best",
@@ -126,7 +129,7 @@ COMPUTE: tuple[Feature, ...] = (
     Feature("host_share", "1", 0, "seconds of launching over those of kernels", lambda f: f.host_s / f.kernel_s),
     Feature("log_kernel_s", "log10 s", 0, "seconds of a kernel, mean", _per_kernel),
     Feature("fused", "0 or 1", 0, "pointwise chains fused", _is_fused),
-    Feature("torch", "releases", 0, "minor releases of PyTorch since 1.0", _release),
+    Feature("torch_before_2", "releases", 0, "minor releases of PyTorch until 2.0", _older),
     # device
     Feature("log_peak_fp32", "log10 FLOP/s", 0, "vector units in fp32", lambda f: _peak(f, "fp32")),
     Feature("log_peak_half", "log10 FLOP/s", 0, "matrix units in half", lambda f: _peak(f, "fp16", "bf16")),
@@ -136,9 +139,6 @@ COMPUTE: tuple[Feature, ...] = (
         "log_balance", "log10 FLOP/byte", 0, "that peak over memory bandwidth",
         lambda f: _log(f.peak / f.cluster.gpu.memory_bytes_per_s),
     ),
-    # job
-    Feature("log_batch", "log10", 0, "samples of a rank and micro-step", lambda f: _log(f.batch)),
-    Feature("log_micro_steps", "log10", 0, "micro-steps of a step", lambda f: _log(f.micro_steps)),
 )  # fmt: skip
 """Features of compute."""
 
@@ -161,9 +161,8 @@ COMMUNICATION: tuple[Feature, ...] = (
     ),
     Feature("log_wire_bytes", "log10 byte", 1, "gradients reduced, in the dtype sent", lambda f: _log(f.wire_bytes)),
     Feature("gradient_bytes", "byte", 0, "of one reduced gradient element", lambda f: f.gradient_bytes),
-    *(_NAMED[name] for name in (
-        "log_kernels", "matrix_use", "bandwidth_saved", "scaling_share", "host_share", "log_micro_steps"
-    )),
+    Feature("log_micro_steps", "log10", 0, "micro-steps of a step", lambda f: _log(f.micro_steps)),
+    *(_NAMED[name] for name in ("log_kernels", "matrix_use", "bandwidth_saved", "scaling_share", "host_share")),
 )  # fmt: skip
 """Features of communication."""
 

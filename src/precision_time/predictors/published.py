@@ -43,10 +43,10 @@ def all_published(data: Path, *, allow_code: bool = False) -> tuple[MeasuredJob,
             found += published_jobs(data / table, allow_code=allow_code)
         elif (data / table).is_file():
             for row in read_table(data / table).rows:
-                columns = traced.get((table.name, row.id))
-                if columns is not None and row.job and row.trust in TRUSTED and not measured_otherwise(row):
-                    known = traced_facts.facts_from(columns, row.job)
-                    found.append(replace(measured_job(row), family=columns["family"], facts=known))
+                known = traced.get((table.name, row.id))
+                if known is not None and row.job and row.trust in TRUSTED and not measured_otherwise(row):
+                    facts = traced_facts.facts_from(known, row.job)
+                    found.append(replace(measured_job(row), family=known.family, facts=facts))
     return tuple(found)
 
 

@@ -3,27 +3,34 @@
     python -m precision_time.predictors.traced_facts        # in a clone; needs torch, torchvision and timm
 
 writes `data/traced/facts.parquet`: one line for each row of `TABLES` that can be traced, with the fields of
-`facts.Facts`, columns `kernel|GROUP|PASS` in seconds, `size|NAME` and `flops|CLASS`. Tracing takes 20 minutes of one
-core and goes on where it was killed.
+`facts.Facts`, columns `kernel|GROUP|PASS` in seconds and `flops|CLASS`. Tracing takes 20 minutes of one core and goes
+on where it was killed. Sizes of kernels are in no column: `read` takes them from the works of the same jobs
+(`precision-time fit traced`), so that other sizes need no tracing.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from precision_time.errors import PrecisionTimeError
 from precision_time.fit.traced import measured_otherwise
+from precision_time.fit.traced import read as works_of_rows
+from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.measurements.repository import required_data_folder
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.placement import cluster_of
 from precision_time.predictors.facts import Facts, facts_of
+from precision_time.predictors.kernel_sizes import kernel_sizes
 
 TABLES = ("torchvision_gpus.csv", "timm_train.csv")
 """Tables of `published/` whose models torch has to trace."""
@@ -33,7 +40,7 @@ _PART = Path("traced") / "facts.part"
 _SCALARS = tuple(
     each.name for each in fields(Facts) if each.name not in ("kernel_seconds", "sizes", "flops", "cluster", "torch")
 )
-_KERNEL, _SIZE, _FLOPS = "kernel", "size", "flops"
+_KERNEL, _FLOPS = "kernel", "flops"
 
 
 def run(tables: Path) -> None:
@@ -79,27 +86,52 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def _columns(known: Facts) -> dict[str, Any]:
     columns = {name: getattr(known, name) for name in _SCALARS}
     columns |= {f"{_KERNEL}|{group}|{run_in}": seconds for (group, run_in), seconds in known.kernel_seconds.items()}
-    columns |= {f"{_SIZE}|{name}": size for name, size in known.sizes.items()}
     return columns | {f"{_FLOPS}|{kind}": count for kind, count in known.flops.items()}
 
 
-def read(tables: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The columns of every traced row, by table and id. Empty where the tables were not traced."""
+@dataclass(frozen=True, slots=True)
+class TracedRow:
+    """What tracing found of a measured row: the columns of FACTS, and `Facts.sizes` of its works."""
+
+    columns: Mapping[str, Any]
+    sizes: Mapping[str, float]
+
+    @property
+    def family(self) -> str:
+        return str(self.columns["family"])
+
+
+def read(tables: Path) -> dict[tuple[str, str], TracedRow]:
+    """Every traced row, by table and id; rows of one id are of one job. Empty where the tables were not traced."""
     import pandas as pd
 
     if not (tables / FACTS).is_file():
         return {}
     lines = pd.read_parquet(tables / FACTS).to_dict("records")
-    return {(line["table"], line["id"]): line for line in lines}
+    sizes = _sizes(tables)
+    keys = ((line["table"], line["id"]) for line in lines)
+    return {key: TracedRow(line, sizes[key[1]]) for key, line in zip(keys, lines, strict=True) if key[1] in sizes}
 
 
-def facts_from(columns: Mapping[str, Any], job: Job) -> Facts:
+def _sizes(tables: Path) -> dict[str, dict[str, float]]:
+    """`Facts.sizes` by the id of a row, from the works of its job."""
+    traced = works_of_rows(tables, TABLES)
+    bounds = np.searchsorted(traced.of_case, np.arange(len(traced.gpu) + 1))
+    catalog = default_catalog()
+    of_case = []
+    for case, (start, end) in enumerate(itertools.pairwise(bounds)):
+        at = np.arange(start, end)
+        of_case.append(kernel_sizes(traced.table.chosen(at), traced.calls[at], catalog.gpu(traced.gpu[case])))
+    return {row.id: of_case[case] for row, case in zip(traced.rows, traced.case, strict=True)}
+
+
+def facts_from(traced: TracedRow, job: Job) -> Facts:
     """The facts of the job of a traced row."""
-    parts = {tuple(name.split("|")): value for name, value in columns.items() if "|" in name}
+    parts = {tuple(name.split("|")): value for name, value in traced.columns.items() if "|" in name}
     return Facts(
-        **{name: columns[name] for name in _SCALARS},
+        **{name: traced.columns[name] for name in _SCALARS},
         kernel_seconds={(key[1], key[2]): float(s) for key, s in parts.items() if key[0] == _KERNEL and s},
-        sizes={key[1]: float(size) for key, size in parts.items() if key[0] == _SIZE},
+        sizes=traced.sizes,
         flops={key[1]: float(count) for key, count in parts.items() if key[0] == _FLOPS},
         cluster=cluster_of(job),
         torch=job.torch,
