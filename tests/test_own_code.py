@@ -177,3 +177,9 @@ def test_an_error_of_shapes_names_the_line(tmp_path: Path) -> None:
     path.write_text(ALONE)
     with pytest.raises(CaptureError, match=r"traced without data: .*\(net\.py, line 13\)"):
         predict_time(f"{path}:Wrong", input="3x32x32", batch_size=16, gpu="a100-80gb-sxm")
+
+
+def test_a_missing_file_is_named_without_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(JobError, match=r"there is no file .*missing\.py; give path/to/file\.py:function"):
+        predict_time(f"{tmp_path / 'missing.py'}:make_job")

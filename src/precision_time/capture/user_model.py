@@ -65,10 +65,12 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
 
 def traced_user_model(job: Job, precision: Precision, device_type: str = "cuda") -> UserModelStep:
     """The user's model as traced in the regime of a precision, with the optimizer that its function returned."""
+    check_code(job.code, job.model)
+    if not job.model.startswith(MODULE):
+        _place(job)  # a wrong name is answered without PyTorch too
     require_torch(job.model)
     from precision_time.capture.step import Regime, capture
 
-    check_code(job.code, job.model)
     outcome: dict[str, Any] = {}
 
     def build() -> Workload:
@@ -107,14 +109,20 @@ def _function_of(job: Job) -> Callable[..., Any]:
         from precision_time.capture.given_module import given_module
 
         return given_module(job.model).workload
-    path_text, _, function_name = job.model.rpartition(":") if ".py:" in job.model else (job.model, "", "make_job")
-    return _function(job, Path(path_text), function_name)
+    return _function(job, *_place(job))
+
+
+def _place(job: Job) -> tuple[Path, str]:
+    """The file of "path/to/file.py:function", and the function's name. Raises `JobError` where there is no file."""
+    path_text, _, name = job.model.rpartition(":") if ".py:" in job.model else (job.model, "", "make_job")
+    path = Path(path_text)
+    if not path.is_file():
+        raise JobError(f"model {job.model!r}: there is no file {path}; give path/to/file.py:function")
+    return path, name
 
 
 def _function(job: Job, path: Path, name: str) -> Callable[..., Any]:
     model = job.model
-    if not path.is_file():
-        raise JobError(f"model {model!r}: there is no file {path}; give path/to/file.py:function")
     known = defined_names(path)
     function = getattr(_load(path), name, None) if known is None or name in known else None
     if not callable(function):

@@ -31,6 +31,8 @@ _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOMENT = number_type(0, 1e12, "seconds since 1970")
 _BYTES = FieldType("whole", 0, 2**60, "bytes")
+_DAMAGES = (ValueError, TypeError, OverflowError, RecursionError, JobError)
+"""What reading a damaged row raises."""
 
 
 def checked_key(key: Any) -> str:
@@ -127,16 +129,13 @@ def outcome_of(row: Sequence[Any]) -> Outcome:
     try:
         steps = tuple(map(float, json.loads(steps_s)))
         if steps and not (min(steps) > 0 and sum(steps) < math.inf):
-            raise ValueError("steps_s has times that are none")
+            raise ValueError("steps_s holds values that are no durations")
         finished = None if finished is None else bool(finished)
         one = steps[:1]  # all are checked above, a hundred times as fast
         outcome = Outcome(key, prediction, recorded_at, step_s, one, run_s, peak_bytes, finished, _mapping(machine))
         return replace(checked_outcome(outcome), steps_s=steps)
     except _DAMAGES as error:
         raise _damaged("outcome", prediction, error) from None
-
-
-_DAMAGES = (ValueError, TypeError, OverflowError, RecursionError, JobError)
 
 
 def _mapping(text: str) -> dict[str, Any]:
