@@ -99,6 +99,7 @@ class Steps:
         catalog = default_catalog()
         gpus = [catalog.gpu(name) for name in traced.gpu]
         self.arch = [gpu.arch for gpu in gpus]
+        self.calls = traced.calls / traced.clock[traced.of_case]  # each as many as take its time at the catalog's clock
         self.parts = _parts(traced, gpus)
         self.classes, self.class_of = _classes(traced, gpus)
         self.design = _design(traced, self.classes, self.class_of)
@@ -136,7 +137,7 @@ class Steps:
 
     def _works(self, theta: Array) -> tuple[Array, Array, dict[str, Array]]:
         """Seconds of every work, those of helpers among them, and the slopes over the log factor of each part."""
-        design, parts, calls = self.design, self.parts, self.traced.calls
+        design, parts, calls = self.design, self.parts, self.calls
         raw = {part: design.slopes[part] @ theta for part in PARTS}
         logs = {part: np.clip(log, -LARGEST, LARGEST) for part, log in raw.items()}
         logs[COMPUTE] = np.where(self.convolves, logs[COMPUTE], logs[MEMORY])

@@ -1,9 +1,9 @@
 """Published training steps as the works of their kernels, so that a fit needs neither their models nor their graphs.
 
-`data/traced/works.parquet` has one line per kernel of a traced job (works that share all factors are added up),
-`data/traced/rows.parquet` one line per measured row. `precision-time fit traced` writes both from the tables of
-data-parallel steps and of forward passes; it needs torch, torchvision and timm, and takes half an hour. All other
-stages read them.
+`data/traced/works.parquet` has one line per kernel of a traced job (works that share all factors are added up) and one
+per kernel in wider arithmetic that may replace one, `data/traced/rows.parquet` one line per measured row.
+`precision-time fit traced` writes both from the tables of data-parallel steps and of forward passes; it needs torch,
+torchvision and timm, and takes half an hour. All other stages read them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from precision_time.capture.captured_model import evaluation_graph
 from precision_time.capture.graph import Phase
-from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.errors import DataError, InternalError, PrecisionTimeError
 from precision_time.fit.cases import case_of, is_data_parallel
 from precision_time.layout.segment import OpSignatures
 from precision_time.measurements.row import Row, row_of
@@ -33,7 +33,9 @@ from precision_time.prediction import work_options
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.curves import Array
 from precision_time.timing.kernel_factors import NO_FACTORS
-from precision_time.timing.signature_times import time_signatures
+from precision_time.timing.kind_works import kind_works
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.signature_times import TimedSignatures, time_signatures
 from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, TILE_FAMILIES
 from precision_time.timing.work_table import DETAILS, WorkTable
 
@@ -61,7 +63,8 @@ class Traced:
     rows    the measured rows, those of FORWARD among them (see `forward_rows`)
     case    the traced job of each row, `other_s` the seconds of its step besides kernels
     table   the works of all jobs, `of_case` the job and `calls` the calls per step of each, sorted by job
-    gpu     name of the GPU of each job
+    wider   works in wider arithmetic that may replace others (`KindWorks`), `wider_of` the place of these in `table`
+    gpu     name of the GPU of each job, `clock` its speed in the job's node over that of the catalog
     """
 
     rows: tuple[Row, ...]
@@ -70,31 +73,62 @@ class Traced:
     table: WorkTable
     of_case: NDArray[np.intp]
     calls: Array
+    wider: WorkTable
+    wider_of: NDArray[np.intp]
     gpu: tuple[str, ...]
+    clock: Array
 
 
-def _work_columns(table: WorkTable, calls: Array) -> dict[str, Any]:
-    """The works of one job as columns; works that are no products, attention or convolutions are added up by class."""
-    rivals = np.full((5, len(calls)), np.nan)
-    at = table.rivals[table.rivals < len(calls)]
-    rivals[:4, at], rivals[4, at] = table.rival_shape[:, : len(at)], table.rival_bytes[: len(at)]
-    count = len(calls)
+def _numbers(table: WorkTable) -> Array:
+    """The works of a table as rows of `_NUMBERS`."""
+    rivals = np.full((5, len(table)), np.nan)
+    rivals[:4, table.rivals], rivals[4, table.rivals] = table.rival_shape, table.rival_bytes
     parts = (
-        table.shape[:, :count], [getattr(table, name)[:count] for name in _NUMBERS[4:10]],
-        table.convolution[:, :count], table.details[:, :count], [table.covered[:count]], rivals,
+        table.shape, [getattr(table, name) for name in _NUMBERS[4:10]], table.convolution, table.details,
+        [table.covered], rivals,
     )  # fmt: skip
-    numbers = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
-    names = np.array(["|".join(key) for key in table.classes])[table.class_of[:count]]
-    families = np.array([key[0] for key in table.classes])[table.class_of[:count]]
-    apart = np.isin(families, [*CONVOLUTIONS, *TILE_FAMILIES, ATTENTION]) | table.covered[:count]
-    keys = np.where(apart, np.char.add(names, np.char.mod("#%d", np.arange(count))), names)
+    return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
+
+
+def _class_names(table: WorkTable) -> NDArray[np.str_]:
+    return np.array(["|".join(key) for key in table.classes])[table.class_of]
+
+
+def _own_and_wider(kinds: OpSignatures, options: WorkOptions) -> tuple[WorkTable, WorkTable, NDArray[np.intp]]:
+    """The works of operators, those in wider arithmetic that may replace some, and which they may replace."""
+    if not kinds.parts:
+        works = kind_works(kinds, options)
+        both = replace(works.with_rivals, operators=())
+        return works.table, both.chosen(np.arange(len(works.table), len(both))), works.rival_of
+    own, wider, replaced = zip(*(_own_and_wider(part, options) for part in kinds.parts), strict=True)
+    before = np.cumsum([0, *map(len, own[:-1])])
+    places = [of + count for of, count in zip(replaced, before.tolist(), strict=True)]
+    return WorkTable.joined(own), WorkTable.joined(wider), np.concatenate(places)
+
+
+def _work_columns(timed: TimedSignatures, options: WorkOptions, calls: Array) -> dict[str, Any]:
+    """The works of one job as columns; works that are no products, attention or convolutions are added up by class.
+    Those in wider arithmetic come last and have no calls."""
+    table, wider, wider_of = _own_and_wider(timed.kinds, options)
+    if table.classes != timed.works.table.classes or len(table) != len(calls):
+        raise InternalError("the works of a job are not those of its operators")
+    numbers, names = _numbers(table), _class_names(table)
+    families = np.array([key[0] for key in table.classes])[table.class_of]
+    apart = np.isin(families, [*CONVOLUTIONS, *TILE_FAMILIES, ATTENTION]) | table.covered
+    keys = np.where(apart, np.char.add(names, np.char.mod("#%d", np.arange(len(table)))), names)
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     weight = np.where(apart, 1.0, calls)
     for name in _ADDED:
         row = _NUMBERS.index(name)
         numbers[row, first] = np.bincount(group, weights=numbers[row] * weight, minlength=len(first))
-    columns = {name: numbers[i, first].astype(np.float32) for i, name in enumerate(_NUMBERS)}
-    return {"class": names[first], "calls": np.where(apart, calls, 1.0)[first].astype(np.float32), **columns}
+    all_numbers = np.concatenate([numbers[:, first], _numbers(wider)], axis=1).astype(np.float32)
+    own_calls = np.where(apart, calls, 1.0)[first]
+    return {
+        "class": np.concatenate([names[first], _class_names(wider)]),
+        "calls": np.concatenate([own_calls, np.zeros(len(wider))]).astype(np.float32),
+        "replaces": np.concatenate([np.full(len(first), -1), group[wider_of]]).astype(np.int32),
+        **dict(zip(_NUMBERS, all_numbers, strict=True)),
+    }
 
 
 @dataclass(slots=True)
@@ -135,7 +169,7 @@ def _training_step(row: Row, constants: StepConstants) -> _Job:
     case = case_of(row, row.job)
     timed, timeline = case.run(constants)
     calls = timed.calls_per_kind[timed.works.owner]
-    columns = _work_columns(timed.works.table, calls)
+    columns = _work_columns(timed, case.options, calls)
     return _Job(columns, timeline.step_s - float(timed.work_s @ calls), case.cluster.gpu.name, [])
 
 
@@ -151,7 +185,7 @@ def _forward_pass(row: Row, constants: StepConstants) -> _Job:
     per_kind = np.array([count[kind] for kind in range(len(graph.kinds))], dtype=np.float64)
     calls = per_kind[timed.works.owner]
     host_s, device_s = float(timed.host_kind_s @ per_kind), float(timed.work_s @ calls)
-    return _Job(_work_columns(timed.works.table, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
+    return _Job(_work_columns(timed, options, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
 
 
 _REPARAMETERISED = (
@@ -281,25 +315,37 @@ def read(tables: Path, names: Iterable[str] = ALL) -> Traced:
     chosen = set(names)
     lines = pd.read_parquet(tables / ROWS)
     lines = lines[lines["table"].isin(chosen)]
-    measured = {(name, row.id): row for name in sorted(chosen) for row in _rows_of(tables, name)}
-    kept = [(name, key) in measured for name, key in zip(lines["table"], lines["id"], strict=True)]
-    lines = lines[kept]
-    rows = tuple(
-        replace(measured[name, key], family=family)
-        for name, key, family in zip(lines["table"], lines["id"], lines["family"], strict=True)
-    )
+    measured: dict[tuple[str, str, int], Row] = {}
+    for name in sorted(chosen):
+        seen: Counter[str] = Counter()
+        for row in _rows_of(tables, name):
+            measured[name, row.id, seen[row.id]] = row
+            seen[row.id] += 1
+    time_of = lines.groupby(["table", "id"]).cumcount()  # a job measured several times has one id, traced in order
+    keys = list(zip(lines["table"], lines["id"], time_of, strict=True))
+    lines = lines[[key in measured for key in keys]]
+    found = [measured[key] for key in keys if key in measured]
+    rows = tuple(replace(row, family=family) for row, family in zip(found, lines["family"], strict=True))
     cases, case = np.unique(lines["case"].to_numpy(), return_inverse=True)
     works = pd.read_parquet(tables / WORKS)
     works = works[works["case"].isin(cases)]
+    own, wider = works[works["replaces"] < 0], works[works["replaces"] >= 0]
+    begins = np.searchsorted(own["case"].to_numpy(), wider["case"].to_numpy())
     gpus: Mapping[int, str] = dict(zip(lines["case"], lines["gpu"], strict=True))
+    clock = np.ones(len(cases))
+    for number, job in {number: row.job for number, row in zip(case.tolist(), rows, strict=True) if row.job}.items():
+        clock[number] = cluster_of(job).node.clock_factor
     return Traced(
         rows,
         case.astype(np.intp),
         lines["other_s"].to_numpy(np.float64),
-        _table(works),
-        np.searchsorted(cases, works["case"].to_numpy()).astype(np.intp),
-        works["calls"].to_numpy(np.float64),
+        _table(own),
+        np.searchsorted(cases, own["case"].to_numpy()).astype(np.intp),
+        own["calls"].to_numpy(np.float64),
+        _table(wider),
+        (begins + wider["replaces"].to_numpy()).astype(np.intp),
         tuple(gpus[each] for each in cases.tolist()),
+        clock,
     )
 
 
