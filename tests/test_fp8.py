@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from networks import cnn, dtypes, names, rows, total, trace, transformer  # noqa: E402
-from precision_time.capture.fp8 import to_fp8  # noqa: E402
-from precision_time.capture.graph import OpGraph, Phase  # noqa: E402
+from precision_time.capture.fp8 import cast_kind, to_fp8  # noqa: E402
+from precision_time.capture.graph import OpGraph, Phase, TensorSpec  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
 
 
@@ -108,3 +108,19 @@ def test_fp32_and_convolutions_are_left_alone() -> None:
     assert to_fp8(full, "tensorwise").calls == full.calls
     convolutions = names(to_fp8(trace(cnn, "half"), "tensorwise"))
     assert convolutions["convolution"] == 2
+
+
+@pytest.mark.parametrize(("scaling", "casts"), [("tensorwise", 3 + 3), ("block", 3 + 3), ("rowwise", 4 + 6)])
+def test_a_tensor_is_cast_again_where_its_scales_do_not_hold(scaling: str, casts: int) -> None:
+    """A layer has an input, a weight and a gradient, each in two of its three products; a scale for each row holds in
+    one of them. The first layer's input has no gradient, so its weight and output's gradient are in one product less."""
+    graph = to_fp8(linears(layers=2), scaling)
+    assert names(graph)["pt.scaled_mm"] == 2 + 2 + 1
+    assert names(graph)["pt.quantize"] == casts
+
+
+def test_blocks_are_read_once_and_written_along_both_sides() -> None:
+    spec = TensorSpec((64, 32), "bfloat16")
+    (tensorwise,), (block,) = (works(cast_kind(spec, way, False), WorkOptions()) or [] for way in ("tensorwise", "block"))
+    assert tensorwise.bytes == (2 * 2 + 1) * 64 * 32
+    assert block.bytes == (1 * 2 + 2) * 64 * 32

@@ -129,6 +129,7 @@ def test_megatron_s_recomputation() -> None:
 def test_megatron_s_experts() -> None:
     imported = from_megatron(
         LLAMA + "--num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --expert-model-parallel-size 4 "
+        "--moe-router-num-groups 8 --moe-router-group-topk 4 "
         "--moe-shared-expert-intermediate-size 2816 --moe-layer-freq ([0]*1+[1]*31) --moe-expert-capacity-factor 1.25 "
         "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128"
     )
@@ -136,6 +137,7 @@ def test_megatron_s_experts() -> None:
     assert {k: config[k] for k in ("experts", "topk", "moe_ffn", "shared_ffn", "dense_layers")} == {
         "experts": 64, "topk": 6, "moe_ffn": 1408, "shared_ffn": 2816, "dense_layers": 1,
     }  # fmt: skip
+    assert (config["expert_groups"], config["topk_groups"]) == (8, 4)
     assert (config["attn"], config["kv_lora"], config["qk_nope"], config["qk_rope"]) == ("mla", 512, 128, 64)
     layout = Job.from_dict(imported.job_fields()).layout_spec
     assert (layout.ep, layout.etp, layout.capacity_factor) == (4, 2, 1.25)

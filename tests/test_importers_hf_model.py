@@ -73,6 +73,11 @@ def test_windows(kind: str, window: str | int, tmp_path: Path) -> None:
     assert str(found) == str(window)
 
 
+def test_groups_of_experts(tmp_path: Path) -> None:
+    config = read_import(written(tmp_path, "deepseek_v3")).fields["model_config"]
+    assert (config["expert_groups"], config["topk_groups"]) == (2, 1)
+
+
 def test_every_key_is_taken_or_has_a_reason(tmp_path: Path) -> None:
     path = written(tmp_path, "llama", attention_bias=True, hidden_act="relu", num_nextn_predict_layers=1, novel_gate=2)
     imported = read_import(path)

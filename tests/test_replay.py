@@ -15,10 +15,8 @@ from benchmarks.replay import page
 from benchmarks.replay.held_out import OUTPUT, HeldOutRow, cluster_of_source, left_out_with, read_held_out
 from benchmarks.replay.replay import Step, base_spreads, replay
 from benchmarks.replay.results import RATES, _within, by_source, chosen_rates, curve, summary
-from benchmarks.replay.stated import as_stated, notes_of, stated
 from benchmarks.replay.variances import Fit, document
 from precision_time.fit.provenance import sha256
-from precision_time.job import Job
 from precision_time.measurements.repository import LARGE_TABLES
 from precision_time.measurements.table import read_table
 from precision_time.report.errors import percent
@@ -61,28 +59,6 @@ def test_rows_are_those_of_the_tables(rows: list[HeldOutRow]) -> None:
         assert row.widening >= 0.0
 
 
-def _job(layout: str, precision: str = "fp8") -> Job:
-    return Job("qwen3-30b-a3b", gpu="h100-80gb-sxm", gpus=16, precision=precision, batch_size=1, layout=layout)
-
-
-@pytest.mark.parametrize(
-    ("layout", "notes", "precision", "setting"),
-    [
-        ("ep=8,dp=16,zero=1", "FP8-CS; router force-balanced, token-drop capacity", "fp8", "capacity_factor=1"),
-        ("dp=16,zero=1", "Precision printed MXFP8; preset X", "fp8-block", ""),
-        ("tp=8,dp=2,sp=1,zero=3", "async TP; float8 rowwise", "fp8-rowwise", "overlap_tp=1"),
-        ("dp=16,zero=1", "zero1 group 8 (-1: all data-parallel ranks)", "fp8", "shard=8"),
-        ("dp=16,zero=1", "zero1 group 16 (-1: all data-parallel ranks)", "fp8", ""),
-        ("dp=16,zero=1", "zero1 group -1 (-1: all data-parallel ranks)", "fp8", ""),
-    ],
-)  # fmt: skip
-def test_a_job_is_what_the_notes_of_its_row_state(layout: str, notes: str, precision: str, setting: str) -> None:
-    job = _job(layout)
-    found = as_stated(job, notes)
-    assert found == _job(f"{layout},{setting}" if setting else layout, precision)
-    assert (found == job) is (precision == "fp8" and not setting)
-
-
 def test_rows_of_one_job_as_stated_repeat(rows: list[HeldOutRow]) -> None:
     """Process groups of InternEvo told apart, the steps of a job repeat within 2 %; one lumped job differed by 7 %."""
     jobs: dict[str, list[float]] = {}
@@ -95,13 +71,11 @@ def test_rows_of_one_job_as_stated_repeat(rows: list[HeldOutRow]) -> None:
 
 
 def test_held_out_rows_are_the_stated_jobs(rows: list[HeldOutRow]) -> None:
-    tables = [TABLE.parents[1] / name for name in LARGE_TABLES]
-    notes = notes_of(tables)
-    told = {row.id: row for table in tables for row in stated(read_table(table).rows, notes) if row.job}
+    told = {row.id: row.job for name in LARGE_TABLES for row in read_table(TABLE.parents[1] / name).rows if row.job}
     found = [row for row in rows if row.id in told]
     assert {row.precision for row in found} >= {"fp8", "fp8-block", "fp8-rowwise"}
     for row in found:
-        assert row.precision == told[row.id].job.precision  # type: ignore[union-attr]
+        assert row.precision == told[row.id].precision
 
 
 def test_shipped_variances_are_those_of_the_rows(rows: list[HeldOutRow], fit: Fit) -> None:

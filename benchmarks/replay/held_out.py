@@ -12,7 +12,6 @@ import io
 import math
 import re
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.replay.stated import notes_of, stated
 from precision_time.anchoring import Anchoring
 from precision_time.estimate.spread import TIMM, kind_of
 from precision_time.fit import layouts
@@ -31,7 +29,7 @@ from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.steps import is_timm
 from precision_time.fit.traced import read
 from precision_time.job.layout import Layout
-from precision_time.measurements.repository import LARGE_TABLES, STEPS, required_data_folder
+from precision_time.measurements.repository import STEPS, required_data_folder
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.prediction import predict
@@ -43,7 +41,6 @@ from precision_time.timing.kernel_factors import KernelFactors
 OUTPUT = Path("replay") / "held_out.csv"
 """Below the data folder."""
 MORE = Path("published") / "measurements_more.csv"
-LIBRARIES = tuple(Path("published") / name for name in ("timm_train.csv", "torchvision_gpus.csv"))
 MLPERF = "mlcommons"
 
 
@@ -142,7 +139,6 @@ def rows_without_their_source(tables: Path, progress: Callable[[str], None]) -> 
     fitted = cases(steps)
     traced = [*fitted, *cases(more)]
     kernels = Steps(read(tables))
-    published = [row for name in LIBRARIES for row in read_table(tables / name).rows]
     of_kernels = np.array([_forward(row.source) for row in kernels.rows])
     full_s = kernels.seconds(kernels.full)
     bases: dict[str, StepConstants] = {}
@@ -151,7 +147,7 @@ def rows_without_their_source(tables: Path, progress: Callable[[str], None]) -> 
         theta = kernels.without(of_kernels == name)
         factors = kernels.factors(theta)
         yield from _of_cases(name, traced, bases.setdefault(name, _base(name, fitted, factors, bases)))
-        yield from _of_kernels(kernels, of_kernels == name, kernels.seconds(theta), full_s, published)
+        yield from _of_kernels(kernels, of_kernels == name, kernels.seconds(theta), full_s)
     yield from _of_layouts(tables, bases, progress)
 
 
@@ -166,27 +162,16 @@ def _of_cases(name: str, traced: Sequence[Case], constants: StepConstants) -> It
         yield _row(case.row, case.step.batch_size, held_out.predicted_s, held_out.widening, held_out.kind)
 
 
-def _of_kernels(
-    kernels: Steps, members: Any, seconds: Any, full_s: Any, published: Sequence[Row]
-) -> Iterator[HeldOutRow]:
+def _of_kernels(kernels: Steps, members: Any, seconds: Any, full_s: Any) -> Iterator[HeldOutRow]:
     """Image networks of timm and torchvision, whose steps are predicted as the sum of their kernels and the rest."""
     named = np.array([row.model.partition(":")[0] in ("timm", "torchvision") for row in kernels.rows])
     widenings = kernels.widening(_openness())
     chosen = np.flatnonzero(members & named & ~kernels.forward & kernels.usable).tolist()
-    for i, row in zip(chosen, as_published([kernels.rows[i] for i in chosen], published), strict=True):
+    for i in chosen:
+        row = kernels.rows[i]
         kind = kind_of(TIMM if is_timm(row) else row.family, row.precision, Layout())
         batch = row.job.batch_size if row.job and row.job.batch_size else 0
         yield _row(row, batch, float(seconds[i]), float(widenings[i]), kind, float(full_s[i]))
-
-
-def as_published(rows: Iterable[Row], published: Iterable[Row]) -> Iterator[Row]:
-    """The rows, several of one id each with its own measurement: traced rows have that of the last."""
-    of_id: dict[str, deque[Row]] = {}
-    for row in published:
-        of_id.setdefault(row.id, deque()).append(row)
-    for row in rows:
-        own = of_id[row.id].popleft()
-        yield replace(row, measured_s=own.measured_s, source=own.source)
 
 
 def _openness() -> Any:
@@ -196,9 +181,8 @@ def _openness() -> Any:
 
 
 def _of_layouts(tables: Path, bases: dict[str, StepConstants], progress: Callable[[str], None]) -> Iterator[HeldOutRow]:
-    rows = stated(layouts.read_rows(tables), notes_of(tables / name for name in LARGE_TABLES))
     progress("tracing layouts")
-    traced = layout_cases(rows)
+    traced = layout_cases(layouts.read_rows(tables))
     trusted = np.array([case.row.trust in TRUSTED for case in traced])
     names = [left_out_with(case.row.source) for case in traced]
     for name in dict.fromkeys(names):

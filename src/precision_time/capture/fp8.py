@@ -1,9 +1,12 @@
 """Matrix multiplies in scaled fp8: what Transformer Engine and torchao do to a bf16 step.
 
 Every product of two matrices whose weight has dimensions in multiples of 16 (the tensor cores' requirement) runs in
-fp8, the grouped products of experts as well; both operands are scaled and cast first, once per tensor and micro-step.
-Rows of samples are padded to a multiple of 16, so a model runs in fp8 at every batch or at none. Activations and
-weights become e4m3, gradients e5m2; results stay bf16. Attention's own products stay bf16.
+fp8, the grouped products of experts as well; both operands are scaled and cast first. One scale for a tensor serves all
+its products, and blocks are cast along both sides at once, so they are cast once per tensor and micro-step. A scale for
+each row holds along one side: the tensor is cast again where products sum over the other (input and gradient for the
+weight's gradient, the weight for the input's). Rows of samples are padded to a multiple of 16, so a model runs in fp8
+at every batch or at none. Activations and weights become e4m3, gradients e5m2; results stay bf16. Attention's own
+products stay bf16.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ def to_fp8(graph: OpGraph, scaling: str, fitting: Callable[[OpSignature], bool] 
 
     calls: list[Call] = []
     new_positions: list[int] = []  # new position of each old call
-    quantised: set[int] = set()
+    quantised: set[tuple[int, ...]] = set()  # storages, and the side that rows are scaled along
+    weights = weight_operands(graph)
     for call in graph.calls:
         kind = graph.kinds[call.kind]
         operand_positions = _PRODUCTS.get(kind.name)
@@ -42,13 +46,20 @@ def to_fp8(graph: OpGraph, scaling: str, fitting: Callable[[OpSignature], bool] 
             storage = call.reads[position]
             cast = cast_kind(spec, scaling, call.phase is Phase.BACKWARD and position == operand_positions[0])
             operands.append(cast.outputs[0])
-            if storage not in quantised:
-                quantised.add(storage)
+            key = (storage, *(_side(call, weights[call.kind]) if scaling == "rowwise" else ()))
+            if key not in quantised:
+                quantised.add(key)
                 calls.append(Call(signatures(cast), call.phase, call.module, 0, (storage,), ()))
         new_positions.append(len(calls))
         product = product_kind(operands, kind.outputs[0], scaling, _SCALED.get(kind.name, "pt.scaled_mm"))
         calls.append(dataclasses.replace(call, kind=signatures(product)))
     return replace_calls(graph, signatures, calls, new_positions)
+
+
+def _side(call: Call, weights: Sequence[int]) -> tuple[int, int]:
+    """Tells apart products that sum over different sides of an operand; `weights`: the positions of weights."""
+    backward = call.phase is Phase.BACKWARD
+    return int(backward), int(backward and not weights)
 
 
 def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpSignature:

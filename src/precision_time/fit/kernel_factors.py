@@ -13,17 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from scipy.optimize import minimize
 
 from precision_time.estimate.spread import SpreadTerms, widening
+from precision_time.fit.kernel_design import by_device, classes_of, design_of, parts_of
 from precision_time.fit.provenance import provenance, sha256
 from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, is_forward, read
 from precision_time.hardware.catalog import default_catalog
@@ -35,23 +34,17 @@ from precision_time.report.table import Table
 from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
 from precision_time.timing.curves import Array
+from precision_time.timing.device_order import in_order, times_on
 from precision_time.timing.kernel_factors import (
-    AXES,
     COMPUTE,
     FILE,
     HELPING,
-    KNOTS,
     LARGEST,
     MEMORY,
-    NO_FACTORS,
     PARTS,
-    KernelClass,
     KernelFactors,
-    curves,
-    sizes,
-    terms,
 )
-from precision_time.timing.kernels import KernelModel, KernelParts
+from precision_time.timing.kernels import KernelModel
 from precision_time.timing.step_factors import Openness, seconds_by_group
 from precision_time.timing.work import CONVOLUTIONS
 
@@ -69,6 +62,10 @@ CROWDING = 0.35
 FREEDOM = 3.0
 """Degrees of freedom of the errors' t distribution: chosen, as are the three above, by errors of families held out."""
 RESTARTS = 4
+ROUNDS = 2
+"""After so many fits to all rows it is found again which works are timed as others (`Steps.replace_works`)."""
+ROUNDED = 0.005
+"""Share of its time by which a work differs from what it is timed as; less is due to rounded factors."""
 LAUNCH_SPREAD = 0.3
 """Standard deviation of the log of what a step takes besides kernels: chosen."""
 MOST_OTHER = 0.3
@@ -76,18 +73,6 @@ MOST_OTHER = 0.3
 LEAST_PER_CALL_S = {"torchvision_gpus.csv": 200e-6}
 """Rows with shorter kernels than this on average are left out: the old hosts of this table launch that slowly."""
 LEAST_PER_CALL_DEFAULT_S = 20e-6
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Design:
-    """Slopes of the log factors of every work over the terms, by part; terms by name with their prior deviations."""
-
-    names: list[str]
-    widths: Array
-    slopes: dict[str, Any]
-    transposed: dict[str, Any]
-    knots: dict[str, tuple[int, int]]
-    """First column and number of knots of every curve."""
 
 
 class Steps:
@@ -100,13 +85,15 @@ class Steps:
         gpus = [catalog.gpu(name) for name in traced.gpu]
         self.arch = [gpu.arch for gpu in gpus]
         self.calls = traced.calls / traced.clock[traced.of_case]  # each as many as take its time at the catalog's clock
-        self.parts = _parts(traced, gpus)
-        self.classes, self.class_of = _classes(traced, gpus)
-        self.design = _design(traced, self.classes, self.class_of)
+        self.parts = parts_of(traced, gpus)
+        self.classes, self.class_of = classes_of(traced, gpus)
+        self.design = design_of(traced, self.classes, self.class_of)
         self.convolves = np.array([of.family in CONVOLUTIONS for of in self.classes])[self.class_of]
         self.measured = np.array([row.measured_s for row in self.rows])
         self.forward = np.array([is_forward(row) for row in self.rows])
         self.keys = [self._key(row, case) for row, case in zip(self.rows, traced.case.tolist(), strict=True)]
+        self.devices = list(by_device(traced, gpus))
+        self.replaced = np.full(len(self.calls), np.nan)
 
     def _key(self, row: Row, case: int) -> str:
         """Rows with the same one share an effect."""
@@ -127,7 +114,24 @@ class Steps:
 
     def seconds(self, theta: Array) -> Array:
         """Predicted seconds of every row with these log factors."""
-        return np.asarray(self._kernels(theta)[0][self.traced.case] + self.traced.other_s)
+        of_job = np.bincount(self.traced.of_case, self.calls * self.in_order(theta), minlength=len(self.arch))
+        return np.asarray(of_job[self.traced.case] + self.traced.other_s)
+
+    def in_order(self, theta: Array) -> Array:
+        """Seconds of every work with these log factors, as `predict` times it: in the arithmetic that is faster and
+        in the order of devices."""
+        model, seconds = KernelModel(scales={}, factors=self.factors(theta)), np.zeros(len(self.calls))
+        for device in self.devices:
+            times = in_order(device.gpu, partial(times_on, model, device.with_rivals, device.rival_of))
+            seconds[device.at] = times.seconds
+        return seconds
+
+    def replace_works(self, theta: Array) -> None:
+        """Give each work that these log factors time as another arithmetic or device that time, whatever the factors:
+        fits do not move by it."""
+        self.replaced[:] = np.nan
+        seconds, own = self.in_order(theta), self._works(theta)[0] / np.maximum(self.calls, 1e-30)
+        self.replaced = np.where(np.abs(seconds - own) > ROUNDED * own, seconds, np.nan)
 
     def _kernels(self, theta: Array) -> tuple[Array, dict[str, Array]]:
         """Kernel seconds of every job, and the slope of every work's seconds over the log factor of each part."""
@@ -150,8 +154,9 @@ class Steps:
         busy = np.minimum(direct, rival) * parts.correction
         weight = np.where(rival < direct, 1.0, weight)
         helping = parts.helpers * np.exp(logs[HELPING])
-        free = calls * (busy + helping > parts.floor)
+        free, replaced = calls * (busy + helping > parts.floor), ~np.isnan(self.replaced)
         seconds = calls * (np.maximum(busy + helping, parts.floor) + parts.start)
+        seconds[replaced], free[replaced] = (calls * self.replaced)[replaced], 0.0
         of_memory = np.where(self.convolves, 1.0 - weight, 1.0)
         slopes = {
             COMPUTE: free * busy * np.where(self.convolves, weight, 0.0),
@@ -227,7 +232,11 @@ class Steps:
     @cached_property
     def full(self) -> Array:
         """The log factors fitted to all rows."""
-        return self.fit(np.ones(len(self.rows), dtype=np.bool_))
+        every, theta = np.ones(len(self.rows), dtype=np.bool_), None
+        for _ in range(ROUNDS):
+            theta = self.fit(every, theta)
+            self.replace_works(theta)
+        return self.fit(every, theta)
 
     def without(self, left_out: Sequence[bool] | NDArray[np.bool_]) -> Array:
         """The log factors fitted without some rows. The search begins at those of all rows, which decides nothing."""
@@ -277,80 +286,6 @@ def _shared(key: str) -> float:
 def _table_of(row: Row) -> str:
     """The table of a row that has a host of its own kind."""
     return "torchvision_gpus.csv" if row.model.startswith("torchvision:") else ""
-
-
-def _parts(traced: Traced, gpus: Sequence[Any]) -> KernelParts:
-    """The parts of every work on the GPU of its job."""
-    model = KernelModel(scales={}, factors=NO_FACTORS)
-    names = {gpu.name: gpu for gpu in gpus}
-    device = np.array([gpu.name for gpu in gpus])[traced.of_case]
-    result: dict[str, Array] = {}
-    for name, gpu in names.items():
-        at = np.flatnonzero(device == name)
-        parts = model.parts(traced.table.chosen(at), gpu)
-        for field in KernelParts.__dataclass_fields__:
-            result.setdefault(field, np.zeros(len(device)))[at] = getattr(parts, field)[0]
-    return KernelParts(**result)
-
-
-def _classes(traced: Traced, gpus: Sequence[Any]) -> tuple[list[KernelClass], NDArray[np.intp]]:
-    """The distinct classes of works on their devices, and the class of every work."""
-    pairs = traced.table.class_of * len(gpus) + traced.of_case
-    found, position = np.unique(pairs, return_inverse=True)
-    numbers: dict[KernelClass, int] = {}
-    of_pair = []
-    for pair in found.tolist():
-        (family, variant, _, kind), gpu = traced.table.classes[pair // len(gpus)], gpus[pair % len(gpus)]
-        key = KernelClass(family, variant, kind, gpu.arch, gpu.kernel_name)
-        of_pair.append(numbers.setdefault(key, len(numbers)))
-    return list(numbers), np.array(of_pair, dtype=np.intp)[position]
-
-
-def _design(traced: Traced, classes: Sequence[KernelClass], class_of: NDArray[np.intp]) -> _Design:
-    names: dict[str, int] = {}
-    widths: list[float] = []
-    knots: dict[str, tuple[int, int]] = {}
-
-    def columns(name: str, width: float, count: int = 1) -> int:
-        if name not in names:
-            for i in range(count):
-                names[name if count == 1 else f"{name}#{i}"] = len(widths)
-                widths.append(width)
-            if count > 1:
-                names[name] = len(widths) - count
-                knots[name] = len(widths) - count, count
-        return names[name]
-
-    entries: dict[str, list[tuple[Any, Any, Any]]] = {part: [] for part in PARTS}
-    members: dict[int, NDArray[np.intp]] = {}
-    order = np.argsort(class_of, kind="stable")
-    bounds = np.searchsorted(class_of[order], np.arange(len(classes) + 1))
-    for number, of in enumerate(classes):
-        members[number] = at = order[bounds[number] : bounds[number + 1]]
-        for part in PARTS:
-            for name, width in terms(part, of).items():
-                column = columns(f"{part}:{name}", width)
-                entries[part].append((at, np.full(len(at), column), np.ones(len(at))))
-    for number, of in enumerate(classes):
-        if of.family not in CONVOLUTIONS:
-            continue
-        at = members[number]
-        places = dict(zip(AXES, zip(*KNOTS.places(sizes(traced.table, at)), strict=True), strict=True))
-        for part in (COMPUTE, MEMORY):
-            for label, axis, width in curves(part, of):
-                first = columns(f"{part}:{label}@{axis}", width, len(AXES[axis]))
-                below, share = places[axis]
-                entries[part] += [(at, first + below, 1.0 - share), (at, first + below + 1, share)]
-    shape = len(class_of), len(widths)
-    slopes = {part: _matrix(found, shape) for part, found in entries.items()}
-    plain = sorted((column, name) for name, column in names.items() if name not in knots)
-    transposed = {part: matrix.T.tocsr() for part, matrix in slopes.items()}
-    return _Design([name for _, name in plain], np.array(widths), slopes, transposed, knots)
-
-
-def _matrix(entries: Sequence[tuple[Any, Any, Any]], shape: tuple[int, int]) -> Any:
-    rows, columns, values = (np.concatenate(each) for each in zip(*entries, strict=True))
-    return sparse.csr_matrix((values, (rows, columns)), shape=shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class CollectiveOp:
     behind: str = ""
     copies: int = 0
     """Copies of a token in `nbytes`, one per expert, where each node or rank receives a token only once; 0: not so."""
+    spread: float = 1.0
+    """Share of the nodes or ranks that the experts of one token may be on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

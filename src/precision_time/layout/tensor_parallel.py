@@ -13,7 +13,10 @@ runs them on its part of the tokens. Activations are exchanged where they enter 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, Phase, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
@@ -63,8 +66,10 @@ def local_call(
     return (call, graph) if divided or in_loss else (sharded.calls[index], sharded)
 
 
-def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, topk: int = 0) -> Exchanges:
-    """The collectives of a unit at the rank's local shapes; `topk`: experts of a token."""
+def exchanges(
+    graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, config: Mapping[str, Any] = MappingProxyType({})
+) -> Exchanges:
+    """The collectives of a unit at the rank's local shapes; `config`: the model's, which tells where tokens go."""
     if split is None:
         return Exchanges()
     forward: list[CollectiveOp] = []
@@ -74,7 +79,7 @@ def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, t
         if layout.tp > 1 and everyone:
             _tensor(graph, unit, split, layout, region, forward, backward)
         if region == split.moe and layout.ep > 1:
-            _expert(graph, unit, layout, topk, forward, backward)
+            _expert(graph, unit, layout, config, forward, backward)
     if layout.cp > 1:
         _context(graph, unit, layout, forward, backward)
     return Exchanges(tuple(forward), tuple(backward))
@@ -177,7 +182,12 @@ def _tensor(
 
 
 def _expert(
-    graph: OpGraph, unit: Unit, layout: Layout, topk: int, forward: list[CollectiveOp], backward: list[CollectiveOp]
+    graph: OpGraph,
+    unit: Unit,
+    layout: Layout,
+    config: Mapping[str, Any],
+    forward: list[CollectiveOp],
+    backward: list[CollectiveOp],
 ) -> None:
     """Sending tokens to their experts and back: one all-to-all each, in both passes."""
     routed = routed_tokens(graph, unit)
@@ -185,9 +195,15 @@ def _expert(
         return
     shards = layout.tp if layout.sp else 1
     size = int(routed.nbytes / shards * layout.expert_load)
-    copies = topk if layout.dispatcher == "deepep" else 0
+    topk, groups, chosen = (int(config.get(name) or 0) for name in ("topk", "expert_groups", "topk_groups"))
     each = CollectiveOp(
-        EXPERT, "all_to_all", size, times=2, behind="compute" if layout.overlap_ep else "", copies=copies
+        EXPERT,
+        "all_to_all",
+        size,
+        times=2,
+        behind="compute" if layout.overlap_ep else "",
+        copies=topk if layout.dispatcher == "deepep" else 0,
+        spread=chosen / groups if 0 < chosen < groups else 1.0,
     )
     forward.append(each)
     backward.append(each)

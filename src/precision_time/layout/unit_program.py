@@ -36,7 +36,7 @@ def unit_program(
 ) -> UnitProgram:
     """The unit on one rank of a layout. `copies`: operators on its gradients after its backward pass."""
     graph = step.layers.graph
-    collectives = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
+    collectives = tensor_parallel.exchanges(graph, unit, step.split, layout, step.config)
     plain = plain_unit(graph.skeleton, unit, recompute, ())
     sorting = tuple(map(kinds, _sorting(graph, unit, layout))) if step.split is not None else ()
     copied = tuple(map(kinds, copies))

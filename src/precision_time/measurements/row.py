@@ -40,6 +40,16 @@ _DEEPEP = frozenset({"deepseek-v3", "kimi-k2"})
 """Models whose Megatron-Bridge recipes dispatch tokens by DeepEP; rows of others name the dispatcher if it is one."""
 _REDUCED = (("gradients reduced in fp32", "float32"), ("gradients reduced in bf16", "bfloat16"))
 """Phrase in a row's notes -> dtype in which gradients are reduced."""
+_SCALINGS = {
+    "float8 rowwise": "fp8-rowwise",
+    "precision printed mxfp8": "fp8-block",
+    "precision printed fp8-mx": "fp8-block",
+}
+"""Phrase in the notes of a row in fp8 -> precision of its job, as the importers name it."""
+_SETTINGS = {"token-drop capacity": "capacity_factor=1", "async tp": "overlap_tp=1"}
+"""Phrase in the notes -> setting of the layout. The capacity is the default of Megatron-Bridge's
+`apply_moe_token_drop`."""
+_ZERO_GROUP = re.compile(r"zero1 group (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +194,17 @@ def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
     return settings
 
 
+def _stated(notes: str, layout: str) -> list[str]:
+    """Settings of the layout that notes state."""
+    if "=" not in layout:
+        return []
+    settings = [setting for phrase, setting in _SETTINGS.items() if phrase in notes and setting not in layout]
+    group, ranks = _ZERO_GROUP.search(notes), re.search(r"\bdp=(\d+)", layout)
+    if group and ranks and int(group[1]) < int(ranks[1]):
+        settings.append(f"shard={group[1]}")
+    return settings
+
+
 def _implementation(framework: str, optimizer: str | None, notes: str, entry: ZooEntry | None) -> str | None:
     """Optimizer implementation that a row's framework ran, from its notes and the usual one of its time."""
     if framework != "pytorch" or "fused" in notes:
@@ -233,9 +254,14 @@ def _job(
         assumed.append(f"communication_dtype {reduced}")
     layout, config, implied = _layout(cells["parallelism"], int(cells["gpus"] or 1), config)
     assumed += implied
-    if overlaps := _overlaps(cells["framework"], cells["model"], notes, layout):
-        layout = ",".join((layout, *overlaps))
-        assumed += [name.replace("=", " ") for name in overlaps]
+    settings = [*_overlaps(cells["framework"], cells["model"], notes, layout), *_stated(notes, layout)]
+    if settings:
+        layout = ",".join((layout, *settings))
+        assumed += [name.replace("=", " ") for name in settings]
+    precision = cells["precision"]
+    if scaling := next((name for phrase, name in _SCALINGS.items() if precision == "fp8" and phrase in notes), None):
+        precision = scaling
+        assumed.append(f"precision {scaling}")
     execution = cells["execution"] or taken["execution"]
     if execution == "cuda_graphs" and "partial cuda graphs (transformer_engine" in notes:
         execution = "eager"  # attention or the router is in the graph, experts never are
@@ -251,7 +277,7 @@ def _job(
         cells["model"],
         model_config=config,
         input=parse_fields(cells["input"], "input"),
-        precision=cells["precision"],
+        precision=precision,
         batch_size=int(cells["batch_size"]) if cells["batch_size"] else None,
         grad_accum=int(cells["grad_accum"] or 1),
         gpu=cells["gpu"],

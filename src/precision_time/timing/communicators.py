@@ -30,14 +30,14 @@ class Communicators:
         }
         return cls(groups, cluster, costs.overlap)
 
-    def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
-        """Seconds of a collective of `nbytes` per rank; 0 without such a communicator. `copies`: as in
+    def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0, spread: float = 1.0) -> float:
+        """Seconds of a collective of `nbytes` per rank; 0 without such a communicator. `copies`, `spread`: as in
         `CollectiveOp`."""
         communicator = self.groups.get(group)
         if communicator is None or nbytes <= 0:
             return 0.0
         if copies:
-            nbytes = nbytes * _sent_once(communicator, copies)
+            nbytes = nbytes * _sent_once(communicator, copies, spread)
         if self.cluster.gpu.calibration is not None and communicator.ranks == self.cluster.gpus:
             measured = measured_collective(collective, nbytes, self.cluster)
             if measured is not None:
@@ -70,10 +70,11 @@ def _group(cluster: Cluster, size: int, stride: int, share: float) -> Group:
     return group if share == 1.0 else replace(group, network_bytes_per_s=share * group.network_bytes_per_s)
 
 
-def _sent_once(group: Group, copies: int) -> float:
+def _sent_once(group: Group, copies: int, spread: float) -> float:
     """Share of the `copies` of a token (one per expert) that is sent when each node (between nodes) or rank (within
-    one) receives it once: the expected number of distinct nodes or ranks of evenly spread experts, over `copies`."""
-    places = group.domains if group.domains > 1 else group.ranks
+    one) receives it once: the expected number of distinct nodes or ranks over `copies`, of experts that are evenly
+    spread over a share of them (`spread`)."""
+    places = max(1.0, spread * (group.domains if group.domains > 1 else group.ranks))
     return min(1.0, places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies)
 
 

@@ -28,9 +28,9 @@ class KindWorks:
 
     Rivals are the kernels of the next wider arithmetic (see `_WIDER`) that the library may choose instead, and does
     where they are faster: float32 (Winograd) on devices whose TF32 peak is not higher, or for products too small for
-    matrix units. `with_rivals` has them after the works of `table`; `rival_of[i]` is the work that rival i may replace,
-    and `rival_maths` are their arithmetic. Parts that were joined after they were timed have none. `launches` are those
-    of the host: helper kernels (layout transposes) are launched within the library's call.
+    matrix units. `with_rivals` has them after the works of `table`; `rival_of[i]` is the work that rival i may replace.
+    Parts that were joined after they were timed have none. `launches` are those of the host: helper kernels (layout
+    transposes) are launched within the library's call.
     """
 
     table: WorkTable
@@ -42,7 +42,6 @@ class KindWorks:
     is_cast: NDArray[np.bool_]
     with_rivals: WorkTable
     rival_of: NDArray[np.intp]
-    rival_maths: frozenset[str]
 
 
 @bounded()
@@ -64,8 +63,7 @@ def _in_float16(works: KindWorks) -> KindWorks:
         classes = [(family, variant, _FLOAT16.get(math, math), kind) for family, variant, math, kind in table.classes]
         return replace(table, classes=tuple(classes))
 
-    maths = frozenset(_FLOAT16.get(math, math) for math in works.rival_maths)
-    return replace(works, table=renamed(works.table), with_rivals=renamed(works.with_rivals), rival_maths=maths)
+    return replace(works, table=renamed(works.table), with_rivals=renamed(works.with_rivals))
 
 
 _FLOAT16 = {"bf16": "fp16"}
@@ -81,7 +79,6 @@ class _Draft:
     unsupported: tuple[int, ...]
     is_cast: NDArray[np.bool_]
     rival_of: NDArray[np.intp]
-    rival_maths: frozenset[str]
 
     @classmethod
     def of(cls, kinds: Sequence[OpSignature], options: WorkOptions) -> tuple[_Draft, list[float]]:
@@ -113,7 +110,6 @@ class _Draft:
             tuple(unsupported),
             np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
             np.array(rival_of, dtype=np.intp),
-            frozenset(rival.math for rival in rivals),
         )
         return draft, numbers
 
@@ -132,7 +128,6 @@ class _Draft:
             is_cast=self.is_cast,
             with_rivals=with_rivals,
             rival_of=self.rival_of,
-            rival_maths=self.rival_maths,
         )
 
 

@@ -45,6 +45,8 @@ class FrameworkOverhead:
 
 ORIGINS = {"megatron-bridge": "megatron", "megatron-deepspeed": "megatron"}
 """Frameworks whose host runs another one's code: their training loop, layers and schedules are Megatron-LM's."""
+ROWWISE = "rowwise"
+"""Variant of products in fp8 with a scale for each row of an operand."""
 NARROW, WIDE = 2048.0, 4096.0
 """Width of a matrix product up to which the factors of whole steps hold, and from which those of large models do: the
 products of the steps that the former are fitted to are at most as wide as BERT-large's (1,024 by 4,096)."""
@@ -69,7 +71,8 @@ class LayoutCosts:
     network        node type -> share of its network's bandwidth that jobs get there; whole where nothing is known
     attention      kernel variant ("bwd.triton128"), or "variant|architecture" -> factor on its time
     kernels        architecture -> factor on the time of all kernels, where no table measures its kernels
-    products       "architecture|dtype class" -> factor on the time of wide matrix products (see `wide`)
+    products       "architecture|dtype class" -> factor on the time of wide matrix products (see `wide`), or
+                   "architecture|rowwise" of products that run other kernels (see `ROWWISE`), of any width
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
@@ -84,12 +87,13 @@ class LayoutCosts:
     def on_products(self, works: WorkTable, arch: str) -> Array | None:
         """The factor on every work of a table on an architecture; None where all are 1."""
         of_class = [
-            self.products.get(f"{arch}|{kind}", 1.0) if family == MATMUL else 1.0
-            for family, _, _, kind in works.classes
+            self.products.get(f"{arch}|{ROWWISE if variant == ROWWISE else kind}", 1.0) if family == MATMUL else 1.0
+            for family, variant, _, kind in works.classes
         ]
         if all(factor == 1.0 for factor in of_class):
             return None
-        factors: Array = np.array(of_class)[works.class_of] ** wide(works.shape)
+        of_any_width = np.array([variant == ROWWISE for _, variant, _, _ in works.classes])[works.class_of]
+        factors: Array = np.array(of_class)[works.class_of] ** np.where(of_any_width, 1.0, wide(works.shape))
         return factors
 
     def overhead(self, framework: str) -> FrameworkOverhead:

@@ -193,7 +193,7 @@ def _unit_times(
         sharing = sum(1 for each in collectives if each.behind in ("weights", "products")) or 1
         times = []
         for each in collectives:
-            seconds = each.times * joined.seconds(each.group, each.collective, each.nbytes, each.copies)
+            seconds = each.times * joined.seconds(each.group, each.collective, each.nbytes, each.copies, each.spread)
             hidden = min(seconds, _room_s(kinds, unit, each, backward, sharing))
             # What runs beside a collective runs slower: that much of it is exposed after all.
             exposed = seconds - hidden + hidden * (joined.slowdown(each.group, each.collective) - 1.0)

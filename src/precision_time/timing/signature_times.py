@@ -7,9 +7,8 @@ micro-batches.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from numpy.typing import NDArray
 
 from precision_time.bounded_cache import Budget, bounded
 from precision_time.hardware.calibration import HostFigures
-from precision_time.hardware.catalog import after_fit, stronger_gpus, weaker_gpus
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.layout.segment import OpSignatures, Segment, joined_segments
 from precision_time.timing.calibrated import apply_calibration, contention_factors
 from precision_time.timing.constants import StepConstants, shipped
+from precision_time.timing.device_order import in_order, times_on
 from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
 from precision_time.timing.kernels import SOURCES, KernelTimes
 from precision_time.timing.kind_works import KindWorks, kind_works, sum_by
@@ -104,81 +103,20 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
     They do not depend on the number of GPUs, so a comparison across counts computes them once.
     """
     if gpu.calibration is not None:
-        return apply_calibration(_uncalibrated_times(kinds, (gpu,), constants)[gpu], kinds.table, kinds.owner, gpu)
-    near = (gpu, *stronger_gpus(gpu))
-    related = {*near, *(weaker for each in near for weaker in weaker_gpus(each))}
-    # in one order, so that all of them find the same parameters
-    known = _related_times(kinds, tuple(sorted(related, key=attrgetter("name"))), constants)
-    times = _not_above_weaker(gpu, known)
-    for stronger in near[1:]:
-        other = _not_above_weaker(stronger, known)
-        # a device added after the fit lowers no other (`weaker_gpus`), so it gives way also to lent curves
-        slower = (other.seconds > times.seconds) & (other.of_device | after_fit(gpu)) & ~times.of_device
-        times = _replaced(times, np.flatnonzero(slower), other)
-    # copies, since a view holds the arrays of all devices
-    return KernelTimes(*(getattr(times, name).copy() for name in KernelTimes.__slots__)), None
-
-
-def _not_above_weaker(gpu: Gpu, known: Mapping[Gpu, KernelTimes]) -> KernelTimes:
-    """Kernel times of which none is above that on a device that is nowhere better.
-
-    Curves are fitted device by device and may contradict each other. Where only one of the two was measured, the other
-    gives way: a lent curve lowers no measured time (`_kernel_times` raises it instead).
-    """
-    times = known[gpu]
-    for weaker in weaker_gpus(gpu):
-        other = known[weaker]
-        faster = (other.seconds < times.seconds) & (other.of_device | ~times.of_device)
-        times = _replaced(times, np.flatnonzero(faster), other)
-    return times
-
-
-def _uncalibrated_times(kinds: KindWorks, gpus: tuple[Gpu, ...], constants: StepConstants) -> dict[Gpu, KernelTimes]:
-    """On each GPU as its curves give them, of products in the arithmetic that is faster there."""
-    able = tuple([gpu for gpu in gpus if kinds.rival_maths <= gpu.peaks.keys()])
-    others = tuple([gpu for gpu in gpus if not kinds.rival_maths <= gpu.peaks.keys()])
-    known: dict[Gpu, KernelTimes] = {}
-    if able:
-        times = _fastest(constants.kernels.seconds_on(kinds.with_rivals, able), kinds.rival_of)
-        known |= {gpu: times.of(row) for row, gpu in enumerate(able)}
-    if others:
-        times = constants.kernels.seconds_on(kinds.table, others)
-        known |= {gpu: times.of(row) for row, gpu in enumerate(others)}
-    return known
+        return apply_calibration(_times_on(kinds, (gpu,), constants)[gpu], kinds.table, kinds.owner, gpu)
+    return in_order(gpu, lambda related: _related_times(kinds, related, constants)), None
 
 
 _RELATED = Budget(8 << 20)
 """Of times on GPUs that are compared with each other. They are as large as all that follows from them, and serve the
 same job on each of these GPUs."""
-_related_times = bounded(Gpu, budget=_RELATED)(_uncalibrated_times)
 
 
-def _fastest(times: KernelTimes, rival_of: NDArray[np.intp]) -> KernelTimes:
-    """Of works with their rivals after them, each in the time of its rival where that is faster; changes `times`."""
-    if not len(rival_of):
-        return times
-    count = times.seconds.shape[1] - len(rival_of)
-    own, rivals = times.of((slice(None), slice(count))), times.of((slice(None), slice(count, None)))
-    faster = rivals.seconds < own.seconds[:, rival_of]
-    for name in KernelTimes.__slots__ if faster.any() else ():
-        column, other = getattr(own, name), getattr(rivals, name)
-        before = column[:, rival_of]
-        if name in ("floor_seconds", "least_seconds"):
-            other = np.minimum(before, other)
-        column[:, rival_of] = np.where(faster, other, before)
-    return own
+def _times_on(kinds: KindWorks, gpus: tuple[Gpu, ...], constants: StepConstants) -> dict[Gpu, KernelTimes]:
+    return times_on(constants.kernels, kinds.with_rivals, kinds.rival_of, gpus)
 
 
-def _replaced(times: KernelTimes, at: NDArray[np.intp], other: KernelTimes) -> KernelTimes:
-    """`times` with the works at positions `at` timed as those of `other`, but for the floors."""
-    if not len(at):
-        return times
-    seconds, source = times.seconds.copy(), times.source.copy()
-    spread, helpers, of_device = times.log_spread.copy(), times.helper_seconds.copy(), times.of_device.copy()
-    seconds[at], source[at] = other.seconds[at], other.source[at]
-    spread[at], helpers[at] = other.log_spread[at], other.helper_seconds[at]
-    of_device[at] = other.of_device[at]
-    return KernelTimes(seconds, times.floor_seconds, times.least_seconds, source, spread, helpers, of_device)
+_related_times = bounded(Gpu, budget=_RELATED)(_times_on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +192,6 @@ def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> 
         is_cast=np.concatenate([w.is_cast for w in works]),
         with_rivals=table,
         rival_of=np.zeros(0, dtype=np.intp),
-        rival_maths=frozenset(),
     )
     return replace(parts[0], kinds=program_kinds, works=joined, **{name: after(name) for name in _BY_KIND_OR_WORK})
 

@@ -376,7 +376,10 @@ def _fused_pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 
 @register("pt.quantize")
 def _quantize(kind: OpSignature, _options: WorkOptions) -> list[Work]:
-    """Scaled cast to fp8: a maximum over the tensor, then the cast (read twice, written once)."""
+    """Scaled cast to fp8: a maximum over the tensor or its rows, then the cast (read twice, written once). Blocks stay
+    on chip in between (read once), and are written along both sides."""
+    if kind.attr("scaling") == "block":
+        return [memory_work("cast", nbytes(kind.inputs), 2.0 * nbytes(kind.outputs), dtype="bfloat16")]
     return [memory_work("cast", 2.0 * nbytes(kind.inputs), nbytes(kind.outputs), launches=2, dtype="bfloat16")]
 
 

@@ -131,6 +131,8 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "moe_ffn": ShapeField(WIDTH_OR_ZERO, "width of one expert"),
     "shared_ffn": ShapeField(WIDTH_OR_ZERO, "width of the expert that all tokens pass"),
     "dense_layers": ShapeField(DEPTH_OR_ZERO, "first layers without experts"),
+    "expert_groups": ShapeField(EXPERTS_OR_ZERO, "groups of experts; 0: none"),
+    "topk_groups": ShapeField(EXPERTS_OR_ZERO, "groups that the experts of a token are of; 0: all"),
     "router": ShapeField(choice(("softmax", "sigmoid")), "router of tokens"),
     "pattern": ShapeField(structured("text", _pattern), "letters of a hybrid's layers"),
     "mamba_heads": ShapeField(whole(0, 10**5, "heads"), "heads of a Mamba layer"),

@@ -112,7 +112,7 @@ _PROBABILITIES = ("p", "dropout_p")
 """Attributes that hold a probability of dropout."""
 _WIDTHS = frozenset({
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "rope_theta", "max_positions",
-    "experts", "local_experts", "moe_ffn", "shared_ffn", "dense_layers",
+    "experts", "local_experts", "moe_ffn", "shared_ffn", "dense_layers", "expert_groups", "topk_groups",
 })  # fmt: skip
 """Keys that give sizes, or that no operator depends on."""
 _ONLY_WITH: Mapping[str, tuple[str, ...]] = {

@@ -32,11 +32,12 @@ _SIZES = {
     "intermediate_size": "ffn", "n_inner": "ffn", "vocab_size": "vocab", "n_positions": "max_positions",
     "num_experts": "experts", "num_local_experts": "experts", "n_routed_experts": "experts",
     "num_experts_per_tok": "topk", "moe_intermediate_size": "moe_ffn", "first_k_dense_replace": "dense_layers",
+    "n_group": "expert_groups", "topk_group": "topk_groups",
     "q_lora_rank": "q_lora", "kv_lora_rank": "kv_lora", "qk_nope_head_dim": "qk_nope", "qk_rope_head_dim": "qk_rope",
     "v_head_dim": "v_head",
 }  # fmt: skip
 """Key of the file -> key of `model_config`."""
-_OR_NONE = ("q_lora_rank", "first_k_dense_replace")
+_OR_NONE = ("q_lora_rank", "first_k_dense_replace", "n_group", "topk_group")
 """Sizes that may be 0, which a null means too."""
 _LATENT = ("deepseek_v2", "deepseek_v3")
 _EXPERTS_ARE_THE_FFN = ("mixtral", "gpt_oss")
@@ -55,7 +56,7 @@ _NO_EFFECT = frozenset(
     decoder_start_token_id attention_dropout rope_theta rope_scaling rope_parameters rope_local_base_freq
     rope_interleave original_max_position_embeddings partial_rotary_factor max_position_embeddings n_ctx pretraining_tp
     output_router_logits router_aux_loss_coef aux_loss_alpha seq_aux norm_topk_prob
-    routed_scaling_factor scoring_func topk_method n_group topk_group router_jitter_noise initial_context_length
+    routed_scaling_factor scoring_func topk_method router_jitter_noise initial_context_length
     max_window_layers use_sliding_window query_pre_attn_scalar cache_implementation attn_implementation
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
     task_specific_params reorder_and_upcast_attn scale_attn_weights scale_attn_by_inverse_layer_idx swiglu_limit

@@ -91,10 +91,13 @@ def _experts(reader: Reader, config: dict[str, Any]) -> None:
     topk = reader.number("moe-router-topk", default=2)
     inner = reader.number("moe-ffn-hidden-size", default=config.get("ffn"))
     shared = reader.number("moe-shared-expert-intermediate-size")
+    groups, chosen = reader.number("moe-router-num-groups"), reader.number("moe-router-group-topk")
     pattern = reader.take("moe-layer-freq", several=True)
     if experts is None:
         return
     config |= {"experts": experts, "topk": topk, "shared_ffn": shared or 0, "dense_layers": 0}
+    if groups is not None and chosen is not None:
+        config |= {"expert_groups": groups, "topk_groups": chosen}
     if inner is not None:
         config["moe_ffn"] = inner
     # "([0]*3+[1]*58)": dense layers first, then layers of experts.

@@ -18,6 +18,8 @@ measurement tables:
     attn = heads | mla, with q_lora, kv_lora, qk_nope, qk_rope, v_head (see `mla`)
     experts (0: dense), topk, moe_ffn, shared_ffn (0: none), dense_layers (so many first layers), router (see `moe`)
     local_experts (held by this rank; 0: all): it still works on tokens x topk rows
+    expert_groups, topk_groups: the experts of a token are of so many groups at most (node-limited routing,
+        arXiv:2412.19437), which limits where it is sent; 0: no limit
     pattern, a letter for each layer: M Mamba-2, * attention, E experts or dense, each a block of its own with one norm;
         empty: attention and feed-forward in every layer. mamba_heads, mamba_head_dim, mamba_groups, mamba_state,
         mamba_taps
