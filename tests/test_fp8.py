@@ -121,6 +121,8 @@ def test_a_tensor_is_cast_again_where_its_scales_do_not_hold(scaling: str, casts
 
 def test_blocks_are_read_once_and_written_along_both_sides() -> None:
     spec = TensorSpec((64, 32), "bfloat16")
-    (tensorwise,), (block,) = (works(cast_kind(spec, way, False), WorkOptions()) or [] for way in ("tensorwise", "block"))
+    (tensorwise,), (block,) = (
+        works(cast_kind(spec, way, False), WorkOptions()) or [] for way in ("tensorwise", "block")
+    )
     assert tensorwise.bytes == (2 * 2 + 1) * 64 * 32
     assert block.bytes == (1 * 2 + 2) * 64 * 32

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precision_time.fit.cases import case_of
 from precision_time.fit.kernel_factors import Steps, cross_validate
 from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, read
 from precision_time.hardware import gpu
 from precision_time.measurements.row import row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED
+from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernel_factors import (
     AXES,
     FILE,
@@ -156,8 +158,8 @@ def test_twice_the_batch_costs_once_to_twice_as_long(
 # --- the fit
 
 
-def steps_of(truth: KernelModel, families: int = 6) -> Steps:
-    """Measured steps of small networks whose kernels take what `truth` says."""
+def steps_of(truth: KernelModel, families: int = 6, clock: float = 1.0) -> Steps:
+    """Measured steps of small networks whose kernels take what `truth` says, on nodes of this clock."""
     generator = np.random.default_rng(0)
     works: list[Work] = []
     of_case, rows = [], []
@@ -173,14 +175,18 @@ def steps_of(truth: KernelModel, families: int = 6) -> Steps:
         rows.append(replace(row, family=f"family{case % families}"))
     count = len(rows)
     zeros = np.zeros(count)
+    table = WorkTable.from_works(works)
     traced = Traced(
         tuple(rows),
         np.arange(count),
         zeros,
-        WorkTable.from_works(works),
+        table,
         np.array(of_case),
         np.ones(len(works)),
+        table.first(0),
+        np.zeros(0, dtype=np.intp),
         (A100.name,) * count,
+        np.full(count, clock),
     )
     return Steps(traced)
 
@@ -195,6 +201,12 @@ def test_the_slopes_are_those_of_the_seconds() -> None:
         moved[column] += 1e-5
         difference = (steps._kernels(moved)[0] - base).sum() / 1e-5
         assert difference == pytest.approx(slope[column], rel=1e-2, abs=1e-9), steps.design.names[column]
+
+
+def test_a_faster_clock_shortens_every_kernel() -> None:
+    nothing = np.zeros(len(steps_of(PLAIN).design.names))
+    usual, fast = (steps_of(PLAIN, clock=clock).seconds(nothing) for clock in (1.0, 1.25))
+    assert fast == pytest.approx(usual / 1.25)
 
 
 def test_the_fit_finds_what_families_agree_on() -> None:
@@ -243,3 +255,28 @@ def test_the_shipped_factors_were_fitted_to_the_tables_of_the_repository() -> No
     traced = read(DATA)
     assert len(traced.rows) > 10_000
     assert {of_family for of_family, *_ in traced.table.classes} > CONVOLUTIONS
+
+
+IN_ORDER = (
+    "dle-pt-tft-electricity-train-a100-80gb-sxm-dgx-a100-1x-tf32-b1024",
+    "dle-pt-transformer-xl-large-wikitext103-train-v100-32gb-sxm-dgx-2h-1x-fp32-b8",
+    "dle-pt-efficientnet-b4",
+    "dle-pt-bert-large",
+)
+"""Rows with products too small for matrix units, in a node of another clock, and with kernels of weaker devices."""
+
+
+def test_the_fit_times_kernels_as_predict_does() -> None:
+    if not (DATA / WORKS).is_file():
+        pytest.skip("no clone of the repository")
+    steps = Steps(read(DATA, ("measurements.csv",)))
+    factors = KernelFactors.shipped()
+    work_s = steps.calls * steps.in_order(factors)
+    of_job = np.bincount(steps.traced.of_case, work_s)
+    for start in IN_ORDER:
+        number = next(i for i, row in enumerate(steps.rows) if row.id.startswith(start))
+        row = steps.rows[number]
+        assert row.job is not None
+        timed, _ = case_of(row, row.job).run(StepConstants(factors=factors))
+        known = float(timed.work_s @ timed.calls_per_kind[timed.works.owner])
+        assert of_job[steps.traced.case[number]] == pytest.approx(known, rel=1e-3), row.id

@@ -57,6 +57,20 @@ def test_rows_of_networks_that_are_others_today_are_left_out(
     assert bool(why) == bool(measured_otherwise(row))
 
 
+def test_a_job_measured_several_times_has_each_of_its_times() -> None:
+    """45 identifiers of this table are those of two or three measurements of one job."""
+    table = "torchvision_gpus.csv"
+    known: dict[str, list[float]] = {}
+    for row in read_table(required_data_folder() / "published" / table).rows:
+        known.setdefault(row.id, []).append(row.measured_s)
+    repeated = {name for name, seconds in known.items() if len(seconds) > 1}
+    found: dict[str, list[float]] = {}
+    for row in read(required_data_folder(), [table]).rows:
+        found.setdefault(row.id, []).append(row.measured_s)
+    assert len(repeated) == 45
+    assert {name: found[name] for name in repeated} == {name: known[name] for name in repeated}
+
+
 def test_no_traced_row_was_measured_otherwise() -> None:
     found = read(required_data_folder())
     assert [row.id for row in found.rows if measured_otherwise(row)] == []

@@ -114,13 +114,14 @@ class Steps:
 
     def seconds(self, theta: Array) -> Array:
         """Predicted seconds of every row with these log factors."""
-        of_job = np.bincount(self.traced.of_case, self.calls * self.in_order(theta), minlength=len(self.arch))
+        work_s = self.calls * self.in_order(self.factors(theta))
+        of_job = np.bincount(self.traced.of_case, work_s, minlength=len(self.arch))
         return np.asarray(of_job[self.traced.case] + self.traced.other_s)
 
-    def in_order(self, theta: Array) -> Array:
-        """Seconds of every work with these log factors, as `predict` times it: in the arithmetic that is faster and
-        in the order of devices."""
-        model, seconds = KernelModel(scales={}, factors=self.factors(theta)), np.zeros(len(self.calls))
+    def in_order(self, factors: KernelFactors) -> Array:
+        """Seconds of every work at the catalog's clock, as `predict` times it: in the arithmetic that is faster and in
+        the order of devices."""
+        model, seconds = KernelModel(scales={}, factors=factors), np.zeros(len(self.calls))
         for device in self.devices:
             times = in_order(device.gpu, partial(times_on, model, device.with_rivals, device.rival_of))
             seconds[device.at] = times.seconds
@@ -130,7 +131,7 @@ class Steps:
         """Give each work that these log factors time as another arithmetic or device that time, whatever the factors:
         fits do not move by it."""
         self.replaced[:] = np.nan
-        seconds, own = self.in_order(theta), self._works(theta)[0] / np.maximum(self.calls, 1e-30)
+        seconds, own = self.in_order(self.factors(theta)), self._works(theta)[0] / np.maximum(self.calls, 1e-30)
         self.replaced = np.where(np.abs(seconds - own) > ROUNDED * own, seconds, np.nan)
 
     def _kernels(self, theta: Array) -> tuple[Array, dict[str, Array]]:
