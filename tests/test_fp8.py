@@ -113,7 +113,7 @@ def test_fp32_and_convolutions_are_left_alone() -> None:
 @pytest.mark.parametrize(("scaling", "casts"), [("tensorwise", 3 + 3), ("block", 3 + 3), ("rowwise", 4 + 6)])
 def test_a_tensor_is_cast_again_where_its_scales_do_not_hold(scaling: str, casts: int) -> None:
     """A layer has an input, a weight and a gradient, each in two of its three products; a scale for each row holds in
-    one of them. The first layer's input has no gradient, so its weight and output's gradient are in one product less."""
+    one of them. The first layer's input has no gradient, so its weight and output are in one product less."""
     graph = to_fp8(linears(layers=2), scaling)
     assert names(graph)["pt.scaled_mm"] == 2 + 2 + 1
     assert names(graph)["pt.quantize"] == casts
@@ -121,8 +121,7 @@ def test_a_tensor_is_cast_again_where_its_scales_do_not_hold(scaling: str, casts
 
 def test_blocks_are_read_once_and_written_along_both_sides() -> None:
     spec = TensorSpec((64, 32), "bfloat16")
-    (tensorwise,), (block,) = (
-        works(cast_kind(spec, way, False), WorkOptions()) or [] for way in ("tensorwise", "block")
-    )
+    casts = [cast_kind(spec, scaling, False) for scaling in ("tensorwise", "block")]
+    (tensorwise,), (block,) = (works(cast, WorkOptions()) or [] for cast in casts)
     assert tensorwise.bytes == (2 * 2 + 1) * 64 * 32
     assert block.bytes == (1 * 2 + 2) * 64 * 32

@@ -30,7 +30,8 @@ def _row(layout: str, precision: str, notes: str) -> Row:
 )  # fmt: skip
 def test_a_job_is_what_the_notes_of_its_row_state(layout: str, notes: str, precision: str, setting: str) -> None:
     row, plain = _row(layout, "fp8", notes), _row(layout, "fp8", "")
-    assert row.job is not None and plain.job is not None
+    assert row.job is not None
+    assert plain.job is not None
     assert row.job == plain.job.replace(
         precision=precision, layout=f"{layout},{setting}" if setting else plain.job.layout
     )

@@ -8,6 +8,7 @@ import pytest
 
 from precision_time.fit.traced import forward_rows, is_forward, measured_otherwise, read
 from precision_time.measurements.repository import required_data_folder
+from precision_time.measurements.table import read_table
 
 HEAD = "model,family,image_size,batch_size,gpu,precision,memory_format,execution,torch,forward_s\n"
 
