@@ -63,8 +63,7 @@ def case_of(row: Row, job: Job) -> Case:
 
 def is_data_parallel(job: Job) -> bool:
     """Whether a job is what the step factors are fitted to: PyTorch's DDP without recomputation."""
-    plain = job.layout_spec.plain and job.recompute == "none" and job.framework in ("pytorch", "mxnet")
-    return plain and job.attention_kernel not in ("triton", "flash2")
+    return job.layout_spec.plain and job.recompute == "none" and job.framework in ("pytorch", "mxnet")
 
 
 def cases(

@@ -26,6 +26,7 @@ from precision_time.fit.kernel_design import by_device, classes_of, design_of, p
 from precision_time.fit.provenance import provenance, sha256
 from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, is_forward, read
 from precision_time.hardware.catalog import default_catalog
+from precision_time.hardware.gpu import Gpu
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.row import Row
 from precision_time.processes import cores
@@ -34,7 +35,7 @@ from precision_time.report.table import Table
 from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
 from precision_time.timing.curves import Array
-from precision_time.timing.device_order import in_order, times_on
+from precision_time.timing.device_order import TimesOf, in_order, times_on
 from precision_time.timing.kernel_factors import (
     COMPUTE,
     FILE,
@@ -44,7 +45,7 @@ from precision_time.timing.kernel_factors import (
     PARTS,
     KernelFactors,
 )
-from precision_time.timing.kernels import KernelModel
+from precision_time.timing.kernels import KernelModel, KernelTimes
 from precision_time.timing.step_factors import Openness, seconds_by_group
 from precision_time.timing.work import CONVOLUTIONS
 
@@ -94,6 +95,7 @@ class Steps:
         self.keys = [self._key(row, case) for row, case in zip(self.rows, traced.case.tolist(), strict=True)]
         self.devices = list(by_device(traced, gpus))
         self.replaced = np.full(len(self.calls), np.nan)
+        self.ordered = np.ones(len(self.calls))
 
     def _key(self, row: Row, case: int) -> str:
         """Rows with the same one share an effect."""
@@ -121,18 +123,24 @@ class Steps:
     def in_order(self, factors: KernelFactors) -> Array:
         """Seconds of every work at the catalog's clock, as `predict` times it: in the arithmetic that is faster and in
         the order of devices."""
+        return self._timed(factors, in_order)
+
+    def _timed(self, factors: KernelFactors, on: Callable[[Gpu, TimesOf], KernelTimes]) -> Array:
         model, seconds = KernelModel(scales={}, factors=factors), np.zeros(len(self.calls))
         for device in self.devices:
-            times = in_order(device.gpu, partial(times_on, model, device.with_rivals, device.rival_of))
+            times = on(device.gpu, partial(times_on, model, device.with_rivals, device.rival_of))
             seconds[device.at] = times.seconds
         return seconds
 
     def replace_works(self, theta: Array) -> None:
-        """Give each work that these log factors time as another arithmetic or device that time, whatever the factors:
-        fits do not move by it."""
-        self.replaced[:] = np.nan
-        seconds, own = self.in_order(self.factors(theta)), self._works(theta)[0] / np.maximum(self.calls, 1e-30)
-        self.replaced = np.where(np.abs(seconds - own) > ROUNDED * own, seconds, np.nan)
+        """Take over from these log factors which works are timed as another arithmetic or device. The former take that
+        time whatever the factors, so fits do not move by them; the latter share factors with the other device, and
+        take the same multiple of their own time."""
+        self.replaced[:], self.ordered[:] = np.nan, 1.0
+        own, factors = self._works(theta)[0] / np.maximum(self.calls, 1e-30), self.factors(theta)
+        widened = self._timed(factors, lambda gpu, times_of: times_of((gpu,))[gpu]) < (1.0 - ROUNDED) * own
+        seconds = self.in_order(factors)
+        self.replaced[widened], self.ordered = seconds[widened], np.where(widened, 1.0, seconds / own)
 
     def _kernels(self, theta: Array) -> tuple[Array, dict[str, Array]]:
         """Kernel seconds of every job, and the slope of every work's seconds over the log factor of each part."""
@@ -142,7 +150,7 @@ class Steps:
 
     def _works(self, theta: Array) -> tuple[Array, Array, dict[str, Array]]:
         """Seconds of every work, those of helpers among them, and the slopes over the log factor of each part."""
-        design, parts, calls = self.design, self.parts, self.calls
+        design, parts, calls = self.design, self.parts, self.calls * self.ordered
         raw = {part: design.slopes[part] @ theta for part in PARTS}
         logs = {part: np.clip(log, -LARGEST, LARGEST) for part, log in raw.items()}
         logs[COMPUTE] = np.where(self.convolves, logs[COMPUTE], logs[MEMORY])

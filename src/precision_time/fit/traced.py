@@ -25,6 +25,7 @@ from precision_time.capture.captured_model import evaluation_graph
 from precision_time.capture.graph import Phase
 from precision_time.errors import DataError, InternalError, PrecisionTimeError
 from precision_time.fit.cases import case_of, is_data_parallel
+from precision_time.hardware.gpu import Gpu
 from precision_time.layout.segment import OpSignatures
 from precision_time.measurements.row import Row, row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED, read_table
@@ -32,6 +33,7 @@ from precision_time.placement import cluster_of
 from precision_time.prediction import work_options
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.curves import Array
+from precision_time.timing.device_order import may_widen
 from precision_time.timing.kernel_factors import NO_FACTORS
 from precision_time.timing.kind_works import kind_works
 from precision_time.timing.operators import WorkOptions
@@ -94,22 +96,26 @@ def _class_names(table: WorkTable) -> NDArray[np.str_]:
     return np.array(["|".join(key) for key in table.classes])[table.class_of]
 
 
-def _own_and_wider(kinds: OpSignatures, options: WorkOptions) -> tuple[WorkTable, WorkTable, NDArray[np.intp]]:
-    """The works of operators, those in wider arithmetic that may replace some, and which they may replace."""
+def _own_and_wider(
+    kinds: OpSignatures, options: WorkOptions, gpu: Gpu
+) -> tuple[WorkTable, WorkTable, NDArray[np.intp]]:
+    """The works of operators, those in wider arithmetic that may replace some on a GPU, and which they may replace."""
     if not kinds.parts:
         works = kind_works(kinds, options)
-        both = replace(works.with_rivals, operators=())
-        return works.table, both.chosen(np.arange(len(works.table), len(both))), works.rival_of
-    own, wider, replaced = zip(*(_own_and_wider(part, options) for part in kinds.parts), strict=True)
+        both, classes = replace(works.with_rivals, operators=()), works.table.classes
+        may = [may_widen(classes[number][2], gpu) for number in works.table.class_of[works.rival_of].tolist()]
+        chosen = np.flatnonzero(may)
+        return works.table, both.chosen(len(works.table) + chosen), works.rival_of[chosen]
+    own, wider, replaced = zip(*(_own_and_wider(part, options, gpu) for part in kinds.parts), strict=True)
     before = np.cumsum([0, *map(len, own[:-1])])
     places = [of + count for of, count in zip(replaced, before.tolist(), strict=True)]
     return WorkTable.joined(own), WorkTable.joined(wider), np.concatenate(places)
 
 
-def _work_columns(timed: TimedSignatures, options: WorkOptions, calls: Array) -> dict[str, Any]:
+def _work_columns(timed: TimedSignatures, options: WorkOptions, gpu: Gpu, calls: Array) -> dict[str, Any]:
     """The works of one job as columns; works that are no products, attention or convolutions are added up by class.
     Those in wider arithmetic come last and have no calls."""
-    table, wider, wider_of = _own_and_wider(timed.kinds, options)
+    table, wider, wider_of = _own_and_wider(timed.kinds, options, gpu)
     if table.classes != timed.works.table.classes or len(table) != len(calls):
         raise InternalError("the works of a job are not those of its operators")
     numbers, names = _numbers(table), _class_names(table)
@@ -169,7 +175,7 @@ def _training_step(row: Row, constants: StepConstants) -> _Job:
     case = case_of(row, row.job)
     timed, timeline = case.run(constants)
     calls = timed.calls_per_kind[timed.works.owner]
-    columns = _work_columns(timed, case.options, calls)
+    columns = _work_columns(timed, case.options, case.cluster.gpu, calls)
     return _Job(columns, timeline.step_s - float(timed.work_s @ calls), case.cluster.gpu.name, [])
 
 
@@ -185,7 +191,7 @@ def _forward_pass(row: Row, constants: StepConstants) -> _Job:
     per_kind = np.array([count[kind] for kind in range(len(graph.kinds))], dtype=np.float64)
     calls = per_kind[timed.works.owner]
     host_s, device_s = float(timed.host_kind_s @ per_kind), float(timed.work_s @ calls)
-    return _Job(_work_columns(timed, options, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
+    return _Job(_work_columns(timed, options, cluster.gpu, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
 
 
 _REPARAMETERISED = (

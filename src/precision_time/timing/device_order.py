@@ -18,6 +18,9 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.timing.kernels import KernelModel, KernelTimes
 from precision_time.timing.work_table import WorkTable
 
+TimesOf = Callable[[tuple[Gpu, ...]], Mapping[Gpu, KernelTimes]]
+"""The times of works on several GPUs."""
+
 
 def times_on(
     kernels: KernelModel, with_rivals: WorkTable, rival_of: NDArray[np.intp], gpus: tuple[Gpu, ...]
@@ -27,23 +30,34 @@ def times_on(
     `with_rivals`: the works, and after them rivals in wider arithmetic of the works `rival_of`; on GPUs that do not run
     the arithmetic of all rivals they take no part.
     """
-    own = len(with_rivals) - len(rival_of)
-    maths = {with_rivals.classes[number][2] for number in set(with_rivals.class_of[own:].tolist())}
-    able = tuple([gpu for gpu in gpus if maths <= gpu.peaks.keys()])
-    others = tuple([gpu for gpu in gpus if not maths <= gpu.peaks.keys()])
+    own, classes = len(with_rivals) - len(rival_of), with_rivals.classes
+    wider = {classes[number][2] for number in set(with_rivals.class_of[own:].tolist())}
+    narrow = {classes[number][2] for number in set(with_rivals.class_of[rival_of].tolist())}
+    able = tuple([g for g in gpus if wider <= g.peaks.keys() and any(may_widen(math, g) for math in narrow)])
     known: dict[Gpu, KernelTimes] = {}
     if able:
-        times = _fastest(kernels.seconds_on(with_rivals, able), rival_of)
+        may_be = np.array([[may_widen(key[2], gpu) for key in classes] for gpu in able])
+        may = may_be[:, with_rivals.class_of[rival_of]]
+        times = _fastest(kernels.seconds_on(with_rivals, able), rival_of, may)
         known |= {gpu: times.of(row) for row, gpu in enumerate(able)}
-    if others:
+    if others := tuple([gpu for gpu in gpus if gpu not in known]):
         times = kernels.seconds_on(with_rivals.first(own), others)
         known |= {gpu: times.of(row) for row, gpu in enumerate(others)}
     return known
 
 
-def in_order(gpu: Gpu, times_of: Callable[[tuple[Gpu, ...]], Mapping[Gpu, KernelTimes]]) -> KernelTimes:
+def may_widen(math: str, gpu: Gpu) -> bool:
+    """Whether a library runs a product of this arithmetic in a wider one where that is faster.
+
+    TF32 and fp8 are ways to compute that kernels are free not to use. Tensors in half precision are another matter:
+    no library converts them, so kernels without matrix units take part only on devices that have none for halves.
+    """
+    return math not in ("fp16", "bf16") or math not in gpu.peaks
+
+
+def in_order(gpu: Gpu, times_of: TimesOf) -> KernelTimes:
     """The times on one GPU, of which none is above that on a GPU that is nowhere better, nor below that of a fitted one
-    on a GPU that is nowhere worse. `times_of`: the times on several GPUs."""
+    on a GPU that is nowhere worse."""
     near = (gpu, *stronger_gpus(gpu))
     related = {*near, *(weaker for each in near for weaker in weaker_gpus(each))}
     # in one order, so that all of them find the same parameters
@@ -72,18 +86,17 @@ def _not_above_weaker(gpu: Gpu, known: Mapping[Gpu, KernelTimes]) -> KernelTimes
     return times
 
 
-def _fastest(times: KernelTimes, rival_of: NDArray[np.intp]) -> KernelTimes:
-    """Of works with their rivals after them, each in the time of its rival where that is faster; changes `times`."""
-    if not len(rival_of):
-        return times
+def _fastest(times: KernelTimes, rival_of: NDArray[np.intp], may: NDArray[np.bool_]) -> KernelTimes:
+    """Of works with their rivals after them, each in the time of its rival where that is faster and `may` be; changes
+    `times`."""
     count = times.seconds.shape[1] - len(rival_of)
     own, rivals = times.of((slice(None), slice(count))), times.of((slice(None), slice(count, None)))
-    faster = rivals.seconds < own.seconds[:, rival_of]
+    faster = may & (rivals.seconds < own.seconds[:, rival_of])
     for name in KernelTimes.__slots__ if faster.any() else ():
         column, other = getattr(own, name), getattr(rivals, name)
         before = column[:, rival_of]
         if name in ("floor_seconds", "least_seconds"):
-            other = np.minimum(before, other)
+            other = np.where(may, np.minimum(before, other), before)
         column[:, rival_of] = np.where(faster, other, before)
     return own
 
