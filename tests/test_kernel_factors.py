@@ -269,7 +269,7 @@ IN_ORDER = (
 def test_the_fit_times_kernels_as_predict_does() -> None:
     if not (DATA / WORKS).is_file():
         pytest.skip("no clone of the repository")
-    steps = Steps(read(DATA, ("measurements.csv",)))
+    steps = Steps(read(DATA, ("measurements.csv", "measurements_more.csv")))
     factors = KernelFactors.shipped()
     work_s = steps.calls * steps.in_order(factors)
     of_job = np.bincount(steps.traced.of_case, work_s)

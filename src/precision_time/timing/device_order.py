@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from precision_time.hardware.catalog import after_fit, stronger_gpus, weaker_gpus
 from precision_time.hardware.gpu import Gpu
 from precision_time.timing.kernels import KernelModel, KernelTimes
+from precision_time.timing.work import CONVOLUTIONS
 from precision_time.timing.work_table import WorkTable
 
+_HALF = ("fp16", "bf16")
 TimesOf = Callable[[tuple[Gpu, ...]], Mapping[Gpu, KernelTimes]]
 """The times of works on several GPUs."""
 
@@ -32,11 +34,11 @@ def times_on(
     """
     own, classes = len(with_rivals) - len(rival_of), with_rivals.classes
     wider = {classes[number][2] for number in set(with_rivals.class_of[own:].tolist())}
-    narrow = {classes[number][2] for number in set(with_rivals.class_of[rival_of].tolist())}
-    able = tuple([g for g in gpus if wider <= g.peaks.keys() and any(may_widen(math, g) for math in narrow)])
+    narrow = [classes[number] for number in set(with_rivals.class_of[rival_of].tolist())]
+    able = tuple([g for g in gpus if wider <= g.peaks.keys() and any(may_widen(key, g) for key in narrow)])
     known: dict[Gpu, KernelTimes] = {}
     if able:
-        may_be = np.array([[may_widen(key[2], gpu) for key in classes] for gpu in able])
+        may_be = np.array([[may_widen(key, gpu) for key in classes] for gpu in able])
         may = may_be[:, with_rivals.class_of[rival_of]]
         times = _fastest(kernels.seconds_on(with_rivals, able), rival_of, may)
         known |= {gpu: times.of(row) for row, gpu in enumerate(able)}
@@ -46,13 +48,16 @@ def times_on(
     return known
 
 
-def may_widen(math: str, gpu: Gpu) -> bool:
-    """Whether a library runs a product of this arithmetic in a wider one where that is faster.
+def may_widen(key: tuple[str, str, str, str], gpu: Gpu) -> bool:
+    """Whether a library runs works of a class (family, variant, arithmetic, dtype class) in wider arithmetic where that
+    is faster.
 
-    TF32 and fp8 are ways to compute that kernels are free not to use. Tensors in half precision are another matter:
-    no library converts them, so kernels without matrix units take part only on devices that have none for halves.
+    TF32 and fp8 are ways to compute that kernels are free not to use, and products in half precision have kernels
+    without matrix units. Convolutions in half precision keep theirs even where they are slow (grouped ones in NHWC take
+    several times as long): published steps say so.
     """
-    return math not in ("fp16", "bf16") or math not in gpu.peaks
+    family, _, math, _ = key
+    return family not in CONVOLUTIONS or math not in _HALF or math not in gpu.peaks
 
 
 def in_order(gpu: Gpu, times_of: TimesOf) -> KernelTimes:
