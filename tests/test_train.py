@@ -17,6 +17,8 @@ from precision_time.predictors import registry
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, global_batch_size, steps_of
 from precision_time.predictors.registry import predictor_class
 
+FEW = str(Path(__file__).parent.parent / "docs" / "examples" / "measured.csv")
+
 
 class Mean:
     """Predicts the mean of what it saw, per step."""
@@ -154,7 +156,8 @@ def test_untrained_names_the_command(mean: None, tmp_path: Path, capsys: pytest.
 def test_training_that_fails_leaves_what_was_there(
     mean: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "mean", "--output", str(tmp_path)]) == 0
+    words = ["train", "mean", "--output", str(tmp_path), "--rows", FEW]
+    assert main(words) == 0
     before = (tmp_path / "mean" / "mean.json").read_text()
 
     def fails(self: Mean, folder: Path) -> None:
@@ -162,7 +165,7 @@ def test_training_that_fails_leaves_what_was_there(
         raise PredictorError("the disk is full")
 
     monkeypatch.setattr(Mean, "save", fails)
-    assert main(["train", "mean", "--output", str(tmp_path)]) == 2
+    assert main(words) == 2
     assert "the disk is full" in capsys.readouterr().err
     assert (tmp_path / "mean" / "mean.json").read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mean"]
