@@ -24,7 +24,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
-# Libraries and tests are a million objects, none of them garbage: visiting them took an eighth of the time of the suite.
+# Libraries and tests are a million objects, none of them garbage; visiting them took an eighth of the suite's time.
 gc.set_threshold(100_000, 20, 20)
 
 
