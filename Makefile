@@ -7,6 +7,9 @@ WORKERS ?= 2
 SLOW := $(BIN)/python -m pytest --durations 15
 DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
 
+# Where this is set, every process that a test starts compiles the package again, and pytest its tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-stagger demo-serve test test-slow lint typecheck unit docs-check picture benchmark attack fit board \
 	reproduce gpu-day clean

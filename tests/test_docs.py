@@ -29,6 +29,7 @@ from precision_time.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+STAGGERING = ROOT / "docs" / "staggering.md"
 _FENCE = re.compile(
     r"^(?:<!-- (file|needs|no test|served|output): (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -56,24 +57,40 @@ def run_command(line: str, where: str) -> None:
     assert main(words[1:]) == 0, f"{where}: {line}"
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of Lightning, which uses it (integrations.md)
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def run_examples(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     names: dict[str, Any] = {"__name__": "__example__"}
     for block in blocks(page):
         if block.tag in ("no test", "served", "output") or (block.tag == "needs" and not _installed(block.value)):
             continue
         where = f"{page.name}:{block.line + 1}"
         if block.tag == "file":
-            (tmp_path / block.value).write_text(block.text, encoding="utf-8")
+            (folder / block.value).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
         elif block.language in ("sh", "bash", "console"):
             for line in block.text.replace("\\\n", " ").splitlines():
                 if line.removeprefix("$ ").startswith("precision-time "):
                     run_command(line.removeprefix("$ "), where)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of Lightning, which uses it (integrations.md)
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize("page", [page for page in PAGES if page != STAGGERING], ids=lambda page: page.name)
+def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_examples(page, tmp_path, monkeypatch)
+
+
+def test_the_staggering_examples_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last command of the page prints the JSON of the calibration that the first made."""
+    run_examples(STAGGERING, tmp_path, monkeypatch)
+    printed = capsys.readouterr().out
+    found = json.loads(printed[printed.rindex("\n{") :])
+    together = next(way for way in found["others"] if way["way"] == "together")
+    assert found["gain_is_sure"]
+    assert found["best"]["makespan_s"] < 0.95 * together["makespan_s"]
 
 
 @pytest.mark.parametrize(
@@ -114,20 +131,6 @@ def test_served_examples(page: Path, tmp_path: Path) -> None:
                 assert re.fullmatch(form, printed.strip()), f"{where}: {printed}"
                 expected += 1
     assert expected
-
-
-def test_the_staggering_example_gains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for block in blocks(ROOT / "docs" / "staggering.md"):
-        if block.tag == "file":
-            (tmp_path / block.value).write_text(block.text, encoding="utf-8")
-    assert main(["stagger", "jobs.yaml", "--allow-code", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    together = next(way for way in found["others"] if way["way"] == "together")
-    assert found["gain_is_sure"]
-    assert found["best"]["makespan_s"] < 0.95 * together["makespan_s"]
 
 
 def _installed(module: str) -> bool:

@@ -25,6 +25,7 @@ from precision_time.processes import end_process
 from precision_time.report.write import PART
 
 SOURCE = str(Path(precision_time.__file__).parents[1])
+FEW = str(Path(__file__).parent.parent / "docs" / "examples" / "measured.csv")
 HEADER = {"machine": "a"}
 HOLDER = """
 import sys, time
@@ -171,7 +172,7 @@ def test_a_second_training_into_a_folder_is_refused(tmp_path: Path, capsys: pyte
     out = tmp_path / "there"
     out.mkdir()
     holder = start_holder(out / store.LOCK)
-    words = ["train", "ernest", "--output", str(out)]
+    words = ["train", "ernest", "--output", str(out), "--rows", FEW]
     try:
         assert main(words) == 2
     finally:

@@ -139,7 +139,7 @@ def test_a_killed_command_leaves_no_process(command: str, journal: str, tmp_path
 @pytest.mark.parametrize(
     ("command", "lock"),
     [
-        (f"train boosting --output there --tables {REPOSITORY}/data", f"there/{store.LOCK}"),
+        (f"train boosting --output there --rows {REPOSITORY}/data/published/measurements.csv", f"there/{store.LOCK}"),
         (f"fit collectives --tables {REPOSITORY}/data", f"source/precision_time/{shipped.LOCK}"),
     ],
 )
@@ -149,12 +149,13 @@ def test_a_command_without_a_journal_keeps_others_out_until_it_is_killed(
     """It writes nothing before it is done; afterwards the same command runs again."""
     pytest.importorskip("pandas")
     source, path = tmp_path / "source", tmp_path / lock
-    shutil.copytree(Path(SOURCE) / "precision_time", source / "precision_time", ignore=lambda *_: {"__pycache__"})
+    shutil.copytree(Path(SOURCE) / "precision_time", source / "precision_time")
     before = {each: each.read_bytes() for each in source.rglob("*.json")}
     first = start(tmp_path, command, str(source))
     try:
         assert wait_until(lambda: path.exists() or first.poll() is not None, 120)
         assert path.exists(), (tmp_path / "errors.txt").read_text()
+        first.send_signal(signal.SIGSTOP)  # it keeps the lock and computes nothing
         second = start(tmp_path, command, str(source))
         assert second.wait(120) == 2
         assert "is in use by another process" in (tmp_path / "errors.txt").read_text()

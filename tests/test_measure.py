@@ -280,7 +280,7 @@ def test_a_failing_rank_is_one_sentence(own_model: str) -> None:
 def test_a_timeout_is_one_sentence() -> None:
     task = {"task": "train", "device": "cpu", "job": {"model": "resnet50"}, "warmup": 500, "steps": 1}
     with pytest.raises(MeasureError, match="gave no result"):
-        launch(task, ranks=1, threads=1, timeout_s=3)
+        launch(task, ranks=1, threads=1, timeout_s=1)
 
 
 # --- training -------------------------------------------------------------------------------------------------------

@@ -351,15 +351,27 @@ def test_decoders_as_pytorch_counts(
     [
         (4, {"recompute": "selective-ops"}),
         (6, {"recompute": "full", "recompute_method": "every", "recompute_layers": 2}),
-        (12, {"recompute": "full", "recompute_method": "every", "recompute_layers": 2}),
         (6, {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 3}),
         (5, {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2}),
-        (12, {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2}),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_ways_of_recomputation_as_pytorch_counts(layers: int, words: dict[str, Any], precision: str) -> None:
     """torchtitan's policy per operator and its every n-th layer, Megatron's groups of layers."""
+    check_recomputation(layers, words, precision)
+
+
+@pytest.mark.parametrize("precision", [
+    "amp-bf16",  # whose casts of weights are one more kind of tensor
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("fp32", "bf16")),
+])  # fmt: skip
+@pytest.mark.parametrize("method", ["every", "uniform"])
+@pytest.mark.filterwarnings("ignore")
+def test_recomputation_in_twice_as_many_layers(method: str, precision: str) -> None:
+    check_recomputation(12, {"recompute": "full", "recompute_method": method, "recompute_layers": 2}, precision)
+
+
+def check_recomputation(layers: int, words: dict[str, Any], precision: str) -> None:
     shape = {**CONFIG, "layers": layers, "bias": 0}
     job = Job("gpt", model_config=shape, input={"seq_len": 64}, batch_size=16, optimizer="adamw",
               precision=precision, optimizer_impl="single", gpu="a100-80gb-sxm", **words)  # fmt: skip

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparationProbe:
-    return probe_preparation(str(folder), 16, tmp_path_factory.mktemp("cache"), budget_s=3.0)
+    return probe_preparation(str(folder), 16, tmp_path_factory.mktemp("cache"), budget_s=1.5)
 
 
 def test_the_probe_gives_every_time(prepared: PreparationProbe) -> None:

@@ -38,8 +38,7 @@ def test_the_digests_are_current_and_complete() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    ignored = shutil.ignore_patterns("__pycache__")
-    return Path(shutil.copytree(shipped.ROOT, tmp_path / "precision_time", ignore=ignored))
+    return Path(shutil.copytree(shipped.ROOT, tmp_path / "precision_time"))
 
 
 def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -231,6 +231,7 @@ def test_a_damaged_or_foreign_file_is_a_data_error(tmp_path: Path) -> None:
 # --- what ships -------------------------------------------------------------------------------------------------
 
 SAMPLE = ("resnet50", "gpt2", "ncf", "jasper-10x5dr", "densenet121", "unet3d", "mixtral-8x7b", "dit-xl-2")
+LONGEST = ("jasper-10x5dr", "densenet121", "mixtral-8x7b", "dit-xl-2")
 SHIPPED = [n for n in SAMPLE if (DATA / f"{n}.zip").exists()]
 
 
@@ -242,6 +243,7 @@ def _traffic(graph: OpGraph) -> float:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_fresh_capture_equals_the_shipped_graph(name: str) -> None:
+    """Of the longest graphs one variant, which rotates: tests/test_stored_sizes.py checks those of every family."""
     entry = ENTRIES[name]
     with zipfile.ZipFile(DATA / f"{name}.zip") as archive:
         stored_names = {n.removesuffix(".json").partition("@")[0] for n in archive.namelist()} - {"provenance"}
@@ -252,7 +254,8 @@ def test_a_fresh_capture_equals_the_shipped_graph(name: str) -> None:
     assert rows <= stored_names
     assert stored_names - rows == ({last_of(v) for v in rows} if name in ("resnet50", "densenet121") else set())
     sizes = {s.name: s.samples[0] + s.multiple_of for s in entry.symbols}
-    for variant, regime, attention in variants[:3]:
+    number = SHIPPED.index(name)
+    for variant, regime, attention in variants[number % 3 :][:1] if name in LONGEST else variants[:3]:
         evaluated = symbolic.evaluate(symbolic.load(DATA / f"{name}.zip", variant), sizes)
         try:
             traced = trace_entry(entry, entry.config, {**entry.input, **sizes}, regime, attention)

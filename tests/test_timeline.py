@@ -390,7 +390,7 @@ def check_waits(case: Case, timeline: Timeline, expected: Expected) -> None:
 # --- the step ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(cases())
 def test_equals_an_event_simulation(case: Case) -> None:
     expected, timeline = played(case), step_of(case)
@@ -402,7 +402,7 @@ def test_equals_an_event_simulation(case: Case) -> None:
     assert [s.seconds for s in spans] == pytest.approx([seconds for _, _, seconds in expected.collectives])
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(cases(most=6))
 def test_terms_are_those_of_the_operators_and_sum_to_the_step(case: Case) -> None:
     timeline = step_of(case)
@@ -436,7 +436,7 @@ def without_communication(case: Case, factor: int = 0) -> Case:
     )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(cases(most=8))
 def test_what_holds_of_any_step(case: Case) -> None:
     timeline = step_of(case)
@@ -496,7 +496,7 @@ def test_the_host_waits_for_the_device_between_two_tails() -> None:
     assert step_of(split).step_s == pytest.approx(1005 * US + launch + 20 * US + 5 * US)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(cases(most=6))
 def test_a_synchronous_device_does_one_thing_after_another(case: Case) -> None:
     """A CPU: the host runs the kernels itself, and collectives take the cores that compute."""
@@ -591,7 +591,7 @@ def beside_a_slow_host(source: random.Random, longer: float = 0.0) -> Case:
     )  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32), st.sampled_from([0.05, 0.3, 1.0]))
 @example(671, 0.05)  # ZeRO 2; these three were shorter before a wait for the host made up for slower compute
 @example(2815, 0.05)  # ZeRO 1
@@ -654,7 +654,7 @@ def terms(timeline: Timeline) -> tuple[float, ...]:
     return timeline.step_s, timeline.host_gap_s, timeline.communication_exposed_s, hidden
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(cases(most=40), st.booleans())
 def test_micro_batches_skipped_equal_micro_batches_run(case: Case, always: bool) -> None:
     """Whichever stream rules, and where another one begins to rule while the micro-batches are counted."""
@@ -795,7 +795,7 @@ def test_corrected_steps_are_near_steps_of_corrected_operators(case: Case, facto
         assert found <= exact + 1e-9 * exact + passes * LAUNCH_LATENCY_S * max(factors)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(cases(), some_factors, st.sampled_from([(1, 1, 2), (1, 3, 1), (2, 1, 1)]), st.booleans())
 def test_more_work_never_takes_less_corrected_time(
     case: Case, factors: Factors, more: tuple[int, int, int], synchronous: bool

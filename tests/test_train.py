@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +14,12 @@ import pytest
 from precision_time.cli.main import main
 from precision_time.errors import MissingExtraError, PredictorError
 from precision_time.job import Job
+from precision_time.measurements.repository import STEPS, required_data_folder
 from precision_time.predictors import registry
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, global_batch_size, steps_of
 from precision_time.predictors.registry import predictor_class
+
+FEW = str(Path(__file__).parent.parent / "docs" / "examples" / "measured.csv")
 
 
 class Mean:
@@ -104,8 +108,11 @@ def test_every_predictor_keeps_to_the_interface(name: str) -> None:
 
 
 def test_train_then_predict(mean: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "trained"
-    assert main(["train", "mean", "--output", str(folder), "--json"]) == 0
+    """On one of the published tables; tests/test_shipped_predictors.py reads all of them."""
+    folder, tables = tmp_path / "trained", tmp_path / "data"
+    (tables / STEPS).parent.mkdir(parents=True)
+    shutil.copy(required_data_folder() / STEPS, tables / STEPS)
+    assert main(["train", "mean", "--output", str(folder), "--tables", str(tables), "--json"]) == 0
     card = json.loads(capsys.readouterr().out)["mean"]
     assert card["rows"] == card["runs_charged"] > 100
     words = ["predict", "resnet50", "--batch-size", "8", "--predictor", "mean", "--trained", str(folder)]
@@ -154,7 +161,8 @@ def test_untrained_names_the_command(mean: None, tmp_path: Path, capsys: pytest.
 def test_training_that_fails_leaves_what_was_there(
     mean: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "mean", "--output", str(tmp_path)]) == 0
+    words = ["train", "mean", "--output", str(tmp_path), "--rows", FEW]
+    assert main(words) == 0
     before = (tmp_path / "mean" / "mean.json").read_text()
 
     def fails(self: Mean, folder: Path) -> None:
@@ -162,7 +170,7 @@ def test_training_that_fails_leaves_what_was_there(
         raise PredictorError("the disk is full")
 
     monkeypatch.setattr(Mean, "save", fails)
-    assert main(["train", "mean", "--output", str(tmp_path)]) == 2
+    assert main(words) == 2
     assert "the disk is full" in capsys.readouterr().err
     assert (tmp_path / "mean" / "mean.json").read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mean"]

@@ -51,6 +51,7 @@ class Server:
     def __init__(self, env: simpy.Environment, stretch: Sequence[Sequence[float]]) -> None:
         self._env, self._stretch = env, stretch
         self._lines: list[deque[list[Any]]] = [deque() for _ in stretch]
+        self._known: dict[tuple[bool, ...], list[tuple[deque[list[Any]], float]]] = {}
         self._since, self._turn = 0.0, 0
 
     def serve(self, job: int, work: float) -> simpy.Event:
@@ -61,22 +62,28 @@ class Server:
         self._plan()
         return done
 
-    def _speed(self, job: int) -> float:
-        row = self._stretch[job]
-        return 1 / (1 + sum(row[j] - 1 for j, line in enumerate(self._lines) if line and j != job))
+    def _busy(self) -> list[tuple[deque[list[Any]], float]]:
+        """The lines of the busy jobs, each with its speed."""
+        key = tuple(map(bool, self._lines))
+        found = self._known.get(key)
+        if found is None:
+            jobs = [job for job, line in enumerate(self._lines) if line]
+            found = self._known[key] = [
+                (self._lines[job], 1 / (1 + sum(self._stretch[job][j] - 1 for j in jobs if j != job))) for job in jobs
+            ]
+        return found
 
     def _advance(self) -> None:
         passed, self._since = self._env.now - self._since, self._env.now
-        speeds = [self._speed(job) for job in range(len(self._lines))]
-        for line, speed in zip(self._lines, speeds, strict=True):
-            if line:
-                line[0][0] -= passed * speed
-        for line in self._lines:
-            if line and line[0][0] <= 1e-12:
+        busy = self._busy()
+        for line, speed in busy:
+            line[0][0] -= passed * speed
+        for line, _ in busy:
+            if line[0][0] <= 1e-12:
                 line.popleft()[1].succeed()
 
     def _plan(self) -> None:
-        waits = [line[0][0] / self._speed(job) for job, line in enumerate(self._lines) if line]
+        waits = [line[0][0] / speed for line, speed in self._busy()]
         if waits:
             self._turn += 1
             self._env.timeout(max(min(waits), 0.0), self._turn).callbacks.append(self._wake)

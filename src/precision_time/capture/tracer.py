@@ -226,7 +226,9 @@ class Tracer(_PlainMode):
         kwargs = kwargs or {}
         self._budget.spend()
         name, free, arg_names = self._schema(func)
-        args, kwargs = beside_meta(func, args, kwargs)
+        inputs = tensors_of((args, kwargs))
+        given = args
+        args, kwargs = beside_meta(func, args, kwargs, inputs)
         module = self._module_index()
         if free:
             # A gradient of `as_strided` squeezes a batch of one, which would thus be launched more slowly than two.
@@ -239,11 +241,12 @@ class Tracer(_PlainMode):
             return True
         if self.channels_last:
             args = self._copied(func, args, module)
-        inputs = list(tensors_of((args, kwargs)))
+        if args is not given:
+            inputs = tensors_of((args, kwargs))
         reads = tuple(self.storage_index(t) for t in inputs)
         in_specs = tuple(_spec(t) for t in inputs)
         out = self._run(func, args, kwargs, inputs)
-        outputs = list(tensors_of(out))
+        outputs = tensors_of((out,))
         named = zip(arg_names, args, strict=False)
         attrs = tuple((k, _plain(v)) for k, v in (*named, *kwargs.items()) if k in _ATTRS)
         if self._layouts and name in _PRODUCTS:

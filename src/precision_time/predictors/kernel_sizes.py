@@ -7,7 +7,7 @@ kernels, so the works of a traced job (`fit.traced`) give the same sizes as the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,18 +73,23 @@ def kernel_sizes(table: WorkTable, calls: Array, gpu: Gpu) -> dict[str, float]:
     kernel_s = np.maximum(compute_s, memory_s)
     seconds = kernel_s * calls
     all_s = float(seconds.sum()) or 1.0
-    families = np.array([family for family, *_ in table.classes])[table.class_of]
-    logs = {name: np.log2(np.maximum(values, 1.0)) for name, values in _means(table).items()}
+    passes, formats = _passes(table)
+    logs = {name: np.log2(np.maximum(values, 1.0)) for name, values in _means(table, passes).items()}
     logs[KERNEL] = np.log10(np.maximum(kernel_s, 1e-9))
-    members = {**_members(table), "compute": compute_s >= memory_s}
+    members = {**_members(table, passes, formats), "compute": compute_s >= memory_s}
     sizes: dict[str, float] = {}
     for kind, (of_kind, names) in KINDS.items():
-        weight = np.where(np.isin(families, list(of_kind)), seconds, 0.0)
+        weight = np.where(_is_of(table, of_kind), seconds, 0.0)
         mean = weight / (float(weight.sum()) or 1.0)
         for name in names:
             size = mean @ logs[name] if name in logs else weight[members[name]].sum() / all_s
             sizes[f"{kind}.{name}"] = float(size)
     return sizes
+
+
+def _is_of(table: WorkTable, families: Collection[str]) -> NDArray[np.bool_]:
+    """Which works are of one of the families."""
+    return np.array([family in families for family, *_ in table.classes], dtype=bool)[table.class_of]
 
 
 def _passes(table: WorkTable) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
@@ -93,37 +98,35 @@ def _passes(table: WorkTable) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
     return parts[:, 0], parts[:, 1]
 
 
-def _means(table: WorkTable) -> dict[str, Array]:
+def _means(table: WorkTable, passes: NDArray[np.str_]) -> dict[str, Array]:
     """The sizes of MEANS."""
     batch, m, n, k = table.shape
     _, positions, taps, _ = table.convolution
-    channels = np.where(_passes(table)[0] == "wgrad", m, n)
+    channels = np.where(passes == "wgrad", m, n)
     return {
         "batch": batch, "m": m, "n": n, "k": k, "groups": batch, "channels": channels, "taps": taps,
         "positions": positions,
     }  # fmt: skip
 
 
-def _members(table: WorkTable) -> dict[str, NDArray[np.bool_]]:
+def _members(table: WorkTable, passes: NDArray[np.str_], formats: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
     """Which works SHARES are of, but for those that depend on the device."""
-    of_format = _passes(table)[1]
     return {
         "narrow": np.minimum(table.shape[2], table.shape[3]) < NARROW,
         "strided": table.convolution[3] > 1,
-        "unaligned": _unaligned(table),
-        "nchw": of_format == "nchw",
-        "nhwc": of_format == "nhwc",
+        "unaligned": _unaligned(table, passes),
+        "nchw": formats == "nchw",
+        "nhwc": formats == "nhwc",
     }
 
 
-def _unaligned(table: WorkTable) -> NDArray[np.bool_]:
+def _unaligned(table: WorkTable, passes: NDArray[np.str_]) -> NDArray[np.bool_]:
     """Whether columns or summed numbers of a product, or channels of a convolution, are no multiple of 16 bytes."""
     groups, m, n, k = np.maximum(table.shape, 1.0)
     images, positions, taps, _ = table.convolution
-    passes = _passes(table)[0]
     inputs = np.where(passes == "fwd", k / taps, np.where(passes == "wgrad", n / taps, n))
     outputs = np.where(passes == "fwd", n, np.where(passes == "wgrad", m, k * m / (images * positions * taps)))
-    is_convolution = np.array([family in CONVOLUTIONS for family, *_ in table.classes])[table.class_of]
+    is_convolution = _is_of(table, CONVOLUTIONS)
     first = np.where(is_convolution, np.rint(inputs) * groups, k)
     second = np.where(is_convolution, np.rint(outputs) * groups, n)
     multiple = np.array([_ALIGNED[kind] for *_, kind in table.classes])[table.class_of]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,25 +11,36 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 
-def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors in the arguments or results of an operator, which are nested in tuples, lists and mappings alone."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list, dict)):
-        for inner in tree.values() if isinstance(tree, dict) else tree:
-            yield from tensors_of(inner)
+def tensors_of(trees: Iterable[Any]) -> list[torch.Tensor]:
+    """The tensors in arguments or results of an operator, which are nested in tuples, lists and mappings alone."""
+    found: list[torch.Tensor] = []
+    _enter(trees, found)
+    return found
 
 
-def beside_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _enter(trees: Iterable[Any], found: list[torch.Tensor]) -> None:
+    for tree in trees:
+        if isinstance(tree, torch.Tensor):
+            found.append(tree)
+        elif isinstance(tree, (tuple, list)):
+            _enter(tree, found)
+        elif isinstance(tree, dict):
+            _enter(tree.values(), found)
+
+
+def beside_meta(func: Any, args: Any, kwargs: Any, tensors: Iterable[torch.Tensor]) -> tuple[Any, Any]:
     """The arguments of an operator, with tensors that hold values on the meta device where one of them already is.
 
     Models compute with the sizes and places of images, which are known, and read weights, which are not. A mask that
-    has values selects as many elements as it says.
+    has values selects as many elements as it says. `tensors` are those of the arguments; where nothing moves the
+    arguments themselves are returned.
     """
     on_meta = with_values = False
-    for each in tensors_of((args, kwargs)):
-        on_meta |= each.is_meta
-        with_values |= not each.is_meta and each.ndim > 0
+    for each in tensors:
+        if each.is_meta:
+            on_meta = True
+        elif each.ndim > 0:
+            with_values = True
     if not (on_meta and with_values):
         return args, kwargs
     if func.overloadpacket in _INDEXED:
@@ -60,7 +71,8 @@ class BesideMeta(TorchDispatchMode):
     """Runs operators on the arguments of `beside_meta`, and branches on values that nobody has as on true."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = beside_meta(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        args, kwargs = beside_meta(func, args, kwargs, tensors_of((args, kwargs)))
         if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta and args[0].dtype == torch.bool:
             return True
         return func(*args, **kwargs)

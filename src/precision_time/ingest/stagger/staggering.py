@@ -152,12 +152,10 @@ def stagger(
     if len(calibration.jobs) > 2 and offset_s is not None:
         raise IngestError("one offset is not enough for more than two jobs; leave --offset out")
     answer = _of_two(calibration, points, orders, offset_s) if len(calibration.jobs) == 2 else _of_many(calibration)
-    together, best = answer.together, answer.best
-    gains = [
-        _makespan(m, calibration.cache, together) - _makespan(m, calibration.cache, best) for m in _draws(calibration)
-    ]
-    answer = replace(answer, gain_error_s=float(np.std(gains)) if gains else 0.0)
-    return answer if answer.sure else replace(answer, advised=together)
+    pair = [answer.together.offsets_s, answer.best.offsets_s]
+    drawn = [_run(model, calibration.cache, pair).makespan_s for model in _draws(calibration)]
+    answer = replace(answer, gain_error_s=float(np.std([before - after for before, after in drawn])) if drawn else 0.0)
+    return answer if answer.sure else replace(answer, advised=answer.together)
 
 
 def _of_two(calibration: Calibration, points: int, orders: str, offset_s: float | None) -> Staggering:
@@ -165,22 +163,21 @@ def _of_two(calibration: Calibration, points: int, orders: str, offset_s: float 
     longest = REACH * max(job.start_up_s + job.cold_epoch_s for job in jobs)
     both = stagger_curve(jobs, calibration.slowdowns, cache, points, longest, count_start_up=COUNT_START_UP)
     allowed = {"both": (0, 1), "given": (0,), "reversed": (1,)}[orders]
-    curves = tuple(_curve(calibration, first, both) for first in allowed)
+    curves = _curves(calibration, allowed, both)
     if orders == "both":
         offsets = both.best.offsets_s
     else:
         curve = curves[0]
         offsets = _offsets(allowed[0], float(curve.offsets_s[curve.best]))
-    others = [_way("together", calibration, (0.0, 0.0))]
+    named = [("staggered", offsets), ("together", (0.0, 0.0))]
     for name, ways in (("after a full first epoch", both.wait_epoch), ("one after the other", both.serial)):
         least = min((way for way in ways if way.first in allowed), key=lambda way: way.makespan_s)
-        others.append(_way(name, calibration, least.offsets_s))
-    best = _way("staggered", calibration, offsets)
+        named.append((name, least.offsets_s))
+    best, *others = _ways(calibration, named)
     chosen = None
     if offset_s is not None:
-        chosen = min(
-            (_way("chosen", calibration, _offsets(f, offset_s)) for f in allowed), key=lambda way: way.makespan_s
-        )
+        made = _ways(calibration, [("chosen", _offsets(first, offset_s)) for first in allowed])
+        chosen = min(made, key=lambda way: way.makespan_s)
     alternatives = []
     # The first is only bounded from above: a bound that is no better than starting together says nothing.
     if both.shared_preparation_s is not None and both.shared_preparation_s < others[0].makespan_s:
@@ -193,11 +190,10 @@ def _of_two(calibration: Calibration, points: int, orders: str, offset_s: float 
 def _of_many(calibration: Calibration) -> Staggering:
     jobs, cache = calibration.jobs, calibration.cache
     offsets = best_offsets(jobs, calibration.slowdowns, cache, count_start_up=COUNT_START_UP)
-    best = _way("staggered", calibration, offsets.offsets_s)
-    others = [_way("together", calibration, (0.0,) * len(jobs))]
+    best, *others = _ways(calibration, [("staggered", offsets.offsets_s), ("together", (0.0,) * len(jobs))])
     orders = list(permutations(range(len(jobs)))) if len(jobs) <= MOST_ORDERS_JOBS else [tuple(range(len(jobs)))]
     for name, whole in (("after a full first epoch", False), ("one after the other", True)):
-        made = [_way(name, calibration, _chain(calibration, order, whole)) for order in orders]
+        made = _ways(calibration, [(name, _chain(calibration, order, whole)) for order in orders])
         others.append(min(made, key=lambda way: way.makespan_s))
     alternatives = []
     shared = shared_preparation_s(jobs, calibration.slowdowns, cache)
@@ -222,13 +218,13 @@ def _run(model: Model, cache: SharedCache, offsets: Array | Sequence[Sequence[fl
     return run(model[0], model[1], cache, np.asarray(offsets, dtype=float), count_start_up=COUNT_START_UP)
 
 
-def _way(name: str, calibration: Calibration, offsets: tuple[float, ...]) -> Way:
-    outcome = _run((calibration.jobs, calibration.slowdowns), calibration.cache, [offsets])
-    return Way(name, offsets, float(outcome.makespan_s[0]), tuple(float(s) for s in outcome.finish_s[0]))
-
-
-def _makespan(model: Model, cache: SharedCache, way: Way) -> float:
-    return float(_run(model, cache, [way.offsets_s]).makespan_s[0])
+def _ways(calibration: Calibration, named: Sequence[tuple[str, tuple[float, ...]]]) -> list[Way]:
+    """Ways with these names and offsets, all in one run, which takes hardly longer than that of one."""
+    outcome = _run((calibration.jobs, calibration.slowdowns), calibration.cache, [offsets for _, offsets in named])
+    return [
+        Way(name, offsets, float(makespan), tuple(float(s) for s in finish))
+        for (name, offsets), makespan, finish in zip(named, outcome.makespan_s, outcome.finish_s, strict=True)
+    ]
 
 
 def _offsets(first: int, offset_s: float) -> tuple[float, float]:
@@ -236,17 +232,22 @@ def _offsets(first: int, offset_s: float) -> tuple[float, float]:
     return (0.0, offset_s) if first == 0 else (offset_s, 0.0)
 
 
-def _curve(calibration: Calibration, first: int, both: BothOrders) -> Curve:
-    """The curve of one order, with the band from the errors of the measured rates."""
+def _curves(calibration: Calibration, allowed: Sequence[int], both: BothOrders) -> tuple[Curve, ...]:
+    """The curve of each order, named by its first job, with the band from the errors of the measured rates."""
+    points, draws = len(both.offsets_s), _draws(calibration)
+    some = np.unique(np.linspace(0, points - 1, min(points, BAND_POINTS)).round().astype(int))
+    lanes = [_offsets(first, float(s)) for first in allowed for s in both.offsets_s[some]]
+    drawn = np.array([_run(model, calibration.cache, lanes).makespan_s for model in draws])
+    by_order = drawn.reshape(len(draws), len(allowed), len(some))
+    return tuple(_curve(first, both, some, by_order[:, place]) for place, first in enumerate(allowed))
+
+
+def _curve(first: int, both: BothOrders, some: Array, drawn: Array) -> Curve:
+    """`drawn`: the makespans of every draw at `some` of the offsets."""
     offsets, makespan = both.offsets_s, both.makespan_s[first]
     order = (first, 1 - first)
-    draws = _draws(calibration)
-    if not draws:
+    if not len(drawn):
         return Curve(order, offsets, makespan, makespan, makespan)
-    points = len(offsets)
-    some = np.unique(np.linspace(0, points - 1, min(points, BAND_POINTS)).round().astype(int))
-    lanes = np.array([_offsets(first, float(s)) for s in offsets[some]])
-    drawn = np.array([_run(model, calibration.cache, lanes).makespan_s for model in draws])
     # The relative spread of the draws, interpolated onto the curve.
     low, high = (
         np.interp(offsets, offsets[some], np.quantile(drawn, q, axis=0) / makespan[some]) * makespan for q in QUANTILES
