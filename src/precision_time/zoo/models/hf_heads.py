@@ -183,24 +183,6 @@ def _caption(config: Any, sizes: Sizes) -> Batch:
     return Batch({**_language(config, sizes).inputs, **inputs}, notes=(note,))
 
 
-_WINDOWS = frozenset(["led", "longformer"])
-"""Model types whose tokens attend within windows, but for those that a mask names."""
-
-
-def _within_windows(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    with _NoGlobalAttention():
-        return own_loss(module, inputs)
-
-
-class _NoGlobalAttention(TorchFunctionMode):
-    """Models ask whether any token has global attention. Without a mask that names one, none has."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.item and args[0].is_meta and args[0].dtype == torch.bool:
-            return False
-        return func(*args, **(kwargs or {}))
-
-
 def _pretraining(config: Any, sizes: Sizes) -> Batch:
     if config.model_type in _MASKED_AUTOENCODERS:
         if not hasattr(config, "num_frames"):
@@ -385,7 +367,4 @@ def make_batch(task: str, config: Any, sizes: Sizes) -> Batch:
         return _spectrogram_classes(config, sizes)
     if config.model_type == "git" and task == "AutoModelForCausalLM":
         return _caption(config, sizes)
-    batch = _OF_CLASS[task](config, sizes)
-    if config.model_type in _WINDOWS and task in ("AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"):
-        return Batch(batch.inputs, _within_windows, (*batch.notes, "no token attends to all others (global attention)"))
-    return batch
+    return _OF_CLASS[task](config, sizes)

@@ -26,6 +26,10 @@ SIDE = 448
 """Pixels of a side where neither the job nor the config gives one: models that take images of any size."""
 _POOLED = 768
 """The same of Gemma 4, whose images have at most 280 tokens of 48 x 48 pixels: 256 of a square."""
+FRAMES = 4
+"""Frames of a clip of InstructBLIP: transformers' own comment has this number for all."""
+_PLACES = ("image_token_id", "image_token_index", "video_token_id")
+"""Keys of the token whose place an image takes."""
 _TOWERS = ("vision_tower", "vision_model", "visual", "vision_encoder", "image_encoder", "vision_embed_tokens")
 _LANGUAGE = ("language_model", "text_model", "lm_head", "decoder")
 _PROJECTORS = ("merger", "projector", "connector", "qformer")
@@ -67,6 +71,8 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
         inputs = {"pixel_values": torch.zeros(batch, images, channels, height, width)}
     elif "aspect_ratio_ids" in names:
         inputs = _tiles(config, vision, batch, images, channels, height, width)
+    elif "qformer_input_ids" in names:
+        return _with_question(module, config, sizes, (channels, height, width))
     else:
         inputs = {"pixel_values": torch.zeros(count, channels, height, width)}
         features = _features_of(module)
@@ -81,6 +87,27 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
         inputs["position_ids"] = tokens(3, batch, int(sizes["seq_len"]) + placeholders)
     note = f"samples have {images} image{'s' * (images != 1)} of {height} x {width} pixels"
     return Images(inputs, placeholders, counted, f"{note}, {placeholders} tokens, beside seq_len tokens of text")
+
+
+def _with_question(module: nn.Module, config: Any, sizes: Sizes, image: tuple[int, int, int]) -> Images:
+    """Images or clips whose queries are made with the text in sight (InstructBLIP): its processor gives all of it."""
+    batch, images = int(sizes["batch_size"]), int(sizes.get("images", 1))
+    length = min(int(sizes["seq_len"]), int(config.qformer_config.max_position_embeddings))
+    frames = int(sizes.get("frames", FRAMES)) if hasattr(module, "get_video_features") else 0
+    inputs = {
+        "pixel_values": torch.zeros(batch * images, *([frames] if frames else []), *image),
+        "qformer_input_ids": tokens(batch * images, length),
+    }
+    placeholders = images * max(frames, 1) * int(config.num_query_tokens)
+    kind = "video" if frames else "image"
+    of_frames = f"{frames} frames of " if frames else ""
+    return Images(
+        inputs,
+        placeholders,
+        images,
+        f"samples have {images} {kind}{'s' * (images != 1)} of {of_frames}{image[1]} x {image[2]} pixels, "
+        f"{placeholders} tokens, beside seq_len tokens of text, of which the Q-Former reads {length} with each {kind}",
+    )
 
 
 def freeze(module: nn.Module, what: str) -> str | None:
@@ -163,7 +190,10 @@ def _segmented_attention(
 def with_placeholders(config: Any, batch: int, text: int, placeholders: int) -> Tensor:
     """Tokens of a micro-batch whose values say where images are."""
     ids = torch.zeros(batch, placeholders + text, dtype=torch.long, device="cpu")
-    ids[:, :placeholders] = int(_first(config, ("image_token_id", "image_token_index"), 0))
+    for name in _PLACES:
+        if placeholders and getattr(config, name, 0) is None:
+            setattr(config, name, 0)
+    ids[:, :placeholders] = int(_first(config, _PLACES, 0))
     return ids
 
 

@@ -23,6 +23,7 @@ from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
 from precision_time.zoo.models.hf_heads import Batch, Loss, auto_class, make_batch, own_loss
 from precision_time.zoo.models.hf_images import freeze, images_filled, images_of, use_segments, with_placeholders
 from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
+from precision_time.zoo.models.hf_windows import within_windows
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -98,7 +99,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     if task == "AutoModelForImageTextToText":
         batch = _with_images(module, hf_config, sizes)
     else:
-        batch = make_batch(task, hf_config, sizes)
+        batch = within_windows(task, hf_config, sizes, make_batch(task, hf_config, sizes))
     frozen = freeze(module, str(config.get("freeze", "none")))
     notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module),
              *assumed_experts(hf_config, sizes))  # fmt: skip
@@ -132,6 +133,8 @@ def _with_images(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
     text = tokens(count, length + images.placeholders)
     placed = with_placeholders(hf_config, count, length, images.placeholders)
     inputs = {**images.inputs, "input_ids": placed, "labels": text}
+    if not getattr(hf_config, "use_decoder_only_language_model", True):  # T5 reads all of it and writes the answer
+        inputs["labels"] = tokens(count, int(sizes.get("target_len", length)))
     if "token_type_ids" in inspect.signature(module.forward).parameters:
         inputs["token_type_ids"] = text
 
