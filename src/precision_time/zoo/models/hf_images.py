@@ -28,8 +28,6 @@ _POOLED = 768
 """The same of Gemma 4, whose images have at most 280 tokens of 48 x 48 pixels: 256 of a square."""
 FRAMES = 4
 """Frames of a clip of InstructBLIP: transformers' own comment has this number for all."""
-_PLACES = ("image_token_id", "image_token_index", "video_token_id")
-"""Keys of the token whose place an image takes."""
 _TOWERS = ("vision_tower", "vision_model", "visual", "vision_encoder", "image_encoder", "vision_embed_tokens")
 _LANGUAGE = ("language_model", "text_model", "lm_head", "decoder")
 _PROJECTORS = ("merger", "projector", "connector", "qformer")
@@ -37,22 +35,24 @@ _SEGMENTED, _IMPLEMENTATION = "flash_attention_2", "_attn_implementation"
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """Images of a micro-batch.
+class Media:
+    """Images or sound of a micro-batch.
 
     inputs        arguments of the model
-    placeholders  tokens of a sample that its images take the place of
+    placeholders  tokens of a sample whose place they take
     counted       what the model counts of each image, or of the images of each sample
     note          their number and size
+    token         the token that has their place
     """
 
     inputs: dict[str, Any]
     placeholders: int
     counted: int
     note: str
+    token: tuple[str, ...] = ("image_token_id", "image_token_index", "video_token_id")
 
 
-def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
+def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Media:
     """The images of one micro-batch. Raises `JobError` for a size that the model's patches do not divide."""
     batch, images = int(sizes["batch_size"]), int(sizes.get("images", 1))
     names = inspect.signature(module.forward).parameters
@@ -82,14 +82,14 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
                 crops = _crops(config, height, width)
                 inputs["pixel_values"] = torch.zeros(count, crops, channels, *_sides({}, vision))
     counted = images if "pixel_attention_mask" in names else _merged(config, vision, height, width)
-    placeholders = _placeholders(module, inputs, batch, counted)
+    placeholders = placeholders_of(_features_of(module), inputs, batch, counted)
     if {"image_grid_thw", "mm_token_type_ids", "position_ids"} <= set(names):
         inputs["position_ids"] = tokens(3, batch, int(sizes["seq_len"]) + placeholders)
     note = f"samples have {images} image{'s' * (images != 1)} of {height} x {width} pixels"
-    return Images(inputs, placeholders, counted, f"{note}, {placeholders} tokens, beside seq_len tokens of text")
+    return Media(inputs, placeholders, counted, f"{note}, {placeholders} tokens, beside seq_len tokens of text")
 
 
-def _with_question(module: nn.Module, config: Any, sizes: Sizes, image: tuple[int, int, int]) -> Images:
+def _with_question(module: nn.Module, config: Any, sizes: Sizes, image: tuple[int, int, int]) -> Media:
     """Images or clips whose queries are made with the text in sight (InstructBLIP): its processor gives all of it."""
     batch, images = int(sizes["batch_size"]), int(sizes.get("images", 1))
     length = min(int(sizes["seq_len"]), int(config.qformer_config.max_position_embeddings))
@@ -101,7 +101,7 @@ def _with_question(module: nn.Module, config: Any, sizes: Sizes, image: tuple[in
     placeholders = images * max(frames, 1) * int(config.num_query_tokens)
     kind = "video" if frames else "image"
     of_frames = f"{frames} frames of " if frames else ""
-    return Images(
+    return Media(
         inputs,
         placeholders,
         images,
@@ -158,6 +158,8 @@ class _Counts(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist and args[0].is_meta and args[0].ndim == 1:
             return [self._counted] * args[0].shape[0]
+        if func in (Tensor.__bool__, Tensor.item) and not args[0].is_meta and args[0].numel() == 1:
+            return torch.flatten(args[0]).tolist()[0]
         if func is Tensor.to and (args[0].is_meta or not args[0].is_floating_point()):
             values = (*args[1:], *(kwargs or {}).values())
             if any(isinstance(each, torch.device) and each != args[0].device for each in values):
@@ -187,13 +189,16 @@ def _segmented_attention(
     return (done[0] if len(done) == 1 else torch.cat(done)).unsqueeze(0), None
 
 
-def with_placeholders(config: Any, batch: int, text: int, placeholders: int) -> Tensor:
-    """Tokens of a micro-batch whose values say where images are."""
+def with_placeholders(config: Any, batch: int, text: int, placeholders: int, token: tuple[str, ...]) -> Tensor:
+    """Tokens of a micro-batch whose values say where images or sound are."""
     ids = torch.zeros(batch, placeholders + text, dtype=torch.long, device="cpu")
-    for name in _PLACES:
+    for name in token:
         if placeholders and getattr(config, name, 0) is None:
             setattr(config, name, 0)
-    ids[:, :placeholders] = int(_first(config, _PLACES, 0))
+    place = int(_first(config, token, 0))
+    if place == 0:
+        ids += 1
+    ids[:, :placeholders] = place
     return ids
 
 
@@ -207,12 +212,12 @@ def use_segments(module: nn.Module) -> None:
             setattr(config, _IMPLEMENTATION, _SEGMENTED)
 
 
-def _placeholders(module: nn.Module, inputs: Mapping[str, Any], batch: int, counted: int) -> int:
-    """Tokens of a sample that its images take the place of; 0 where the model reads images in another way."""
-    features = _features_of(module)
+def placeholders_of(features: Any, inputs: Mapping[str, Any], batch: int, counted: int) -> int:
+    """Tokens of a sample that its images or sound take the place of; 0 where the model reads them in another way."""
     if features is None:
         return 0
-    named = {k: v for k, v in inputs.items() if k in inspect.signature(features).parameters}
+    names = inspect.signature(features).parameters
+    named = {k: v for k, v in inputs.items() if k in names or "args" in names}
     with torch.no_grad(), images_filled(counted), BesideMeta():
         found = features(**named)
     for name in ("pooler_output", "last_hidden_state"):

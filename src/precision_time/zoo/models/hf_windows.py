@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from precision_time.errors import JobError
-from precision_time.zoo.models.hf_heads import Batch, own_loss
+from precision_time.zoo.models.hf_batch import Batch, own_loss
 from precision_time.zoo.workload import Sizes
 
 _WINDOWS = frozenset(["led", "longformer"])
