@@ -20,6 +20,8 @@ from precision_time.zoo.models.hf_boxes import detection
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Sizes
 
+PATCHES = 2048
+"""Patches of an image of Pix2Struct (arXiv:2210.03347, section 3)."""
 CHOICES = 4
 """Answers of a question (RACE, SWAG)."""
 AUDIO_SECONDS, SAMPLE_RATE, FRAMES_PER_SECOND = 10, 16_000, 50
@@ -216,6 +218,20 @@ _OF_PAIRS = ("next_sentence_label", "sentence_order_label")
 _MASKED_AUTOENCODERS = frozenset(["vit_mae", "videomae"])
 
 
+def _written(config: Any, sizes: Sizes, names: Container[str]) -> Batch:
+    """An image and the text that a decoder writes of it (TrOCR, Donut, Pix2Struct)."""
+    batch, labels = int(sizes["batch_size"]), tokens(int(sizes["batch_size"]), int(sizes["seq_len"]))
+    if "flattened_patches" in names:
+        values = int(config.vision_config.patch_embed_hidden_size)
+        shape = (batch, PATCHES, 2 + values)  # with the row and column of each
+        note = f"samples have an image of {PATCHES} patches; seq_len is the text that the decoder writes"
+        return Batch({"flattened_patches": torch.zeros(shape), "labels": labels}, notes=(note,))
+    inputs = image(config.encoder, sizes)
+    height, width = inputs["pixel_values"].shape[2:]
+    note = f"samples have 1 image of {height} x {width} pixels; seq_len is the text that the decoder writes"
+    return Batch({**inputs, "labels": labels}, notes=(note,))
+
+
 def _contrastive(config: Any, sizes: Sizes) -> Batch:
     """Images and texts of one rank (CLIP, SigLIP)."""
     length = int(getattr(config.text_config, "max_position_embeddings", 0) or sizes["seq_len"])
@@ -228,6 +244,8 @@ HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Sizes], Batch]]] = {
     "LMHeadModel": (("AutoModelForCausalLM", "AutoModelForMaskedLM"), _language),
     "ForMaskedLM": (("AutoModelForMaskedLM",), _language),
     "ForPreTraining": (("AutoModelForPreTraining",), _pretraining),
+    "VisionEncoderDecoderModel": (("AutoModelForImageTextToText",), _translation),
+    "SpeechEncoderDecoderModel": (("AutoModelForSpeechSeq2Seq",), _spectrogram),
     "ForConditionalGeneration": (
         ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText"),
         _translation,
@@ -323,6 +341,8 @@ def make_batch(task: str, config: Any, sizes: Sizes, names: Container[str]) -> B
     for label in _OF_PAIRS:
         if task == "AutoModelForPreTraining" and label in names:
             batch.inputs[label] = tokens(int(sizes["batch_size"]))
+    if config.model_type in ("xlm", "flaubert") and task != "AutoModelForMultipleChoice":
+        batch.inputs["lengths"] = torch.full((int(sizes["batch_size"]),), int(sizes["seq_len"]), device="cpu")
     if "pixel_values_videos" in names and "pixel_values" not in names:
         batch.inputs["pixel_values_videos"] = batch.inputs.pop("pixel_values")
     return batch
@@ -333,6 +353,8 @@ def _of_head(task: str, config: Any, sizes: Sizes, names: Container[str]) -> Bat
         return _spectrogram_classes(config, sizes)
     if config.model_type == "git" and task == "AutoModelForCausalLM":
         return _caption(config, sizes)
+    if task == "AutoModelForImageTextToText":
+        return _written(config, sizes, names)
     if "spatial_shapes" in names and task == "AutoModelForImageClassification":
         return Batch({**_grid(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
     if task == "AutoModelForSpeechSeq2Seq" and "input_values" in names and "input_ids" not in names:

@@ -107,7 +107,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
         if not hf_config.problem_type and hf_config.num_labels > 1:
             hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
     module = _built(getattr(transformers, task), hf_config)
-    if task == "AutoModelForImageTextToText":
+    if task == "AutoModelForImageTextToText" and "input_ids" in inspect.signature(module.forward).parameters:
         batch = _with_images(module, hf_config, sizes)
     elif hears(module):
         batch = _filled(module, hf_config, sizes, sound_of)
