@@ -196,6 +196,25 @@ def test_a_head_of_unknown_loss_is_refused_and_never_another_job(name: str, tmp_
         estimate(tmp_path, {"model_type": "bert", "architectures": [name], **SMALL})
 
 
+@pytest.mark.parametrize(("config", "sentence"), [
+    ({"model_type": "kimi_vl", "architectures": ["KimiVLForConditionalGeneration"]},
+     r"model_type 'kimi_vl' is not among the \d{3,} of transformers .*never run here; nearest: .*kimi_k25"),
+    ({"model_type": "nemotron", "architectures": ["NemotronForCausalLM"], "num_attention_heads": 0},
+     r"transformers cannot build NemotronForCausalLM \(model_type nemotron\) from this config \(.*; complete the file"),
+    ({"model_type": "blt", "architectures": ["BltForCausalLM"]},
+     r"BltForCausalLM \(model_type blt\) decides by values of its data .*; give your own module"),
+    ({"model_type": "lxmert", "architectures": ["LxmertForPreTraining"], **SMALL},
+     r"LxmertForPreTraining .* made for its head, input_ids, labels \(ValueError: .visual_feats. cannot be .None."),
+    ({"model_type": "flava", "architectures": ["FlavaForPreTraining"]},
+     r"FlavaForPreTraining returns no loss for input_ids, labels.*; give your own module .* and a loss"),
+])  # fmt: skip
+def test_a_model_that_is_refused_is_named_with_the_reason(
+    config: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises((JobError, CaptureError), match=sentence):
+        estimate(tmp_path, config)
+
+
 @pytest.mark.parametrize(("config", "family"), [
     ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "llama"),
     ({"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"]}, "decoder"),

@@ -20,6 +20,7 @@ from precision_time.checks import show
 from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
 from precision_time.zoo.models.hf_batch import Batch, Loss, own_loss
+from precision_time.zoo.models.hf_errors import check_type, from_config, refusal, without_loss
 from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
 from precision_time.zoo.models.hf_heads import auto_class, make_batch
 from precision_time.zoo.models.hf_images import (
@@ -93,7 +94,9 @@ def build(config: Config, sizes: Sizes) -> Workload:
     content = read(str(config["path"]))
     check_numbers(content, str(config["path"]))
     options = {key: value for key, value in content.items() if key not in NOT_OPTIONS}
-    hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
+    kind, name = content["model_type"], "/".join(content.get("architectures") or ["the model"])
+    check_type(kind, transformers)
+    hf_config = from_config(name, kind, lambda: transformers.AutoConfig.for_model(kind, **options))
     for part in (hf_config, hf_config.get_text_config()):
         part.use_cache = False
     for name in _LEFT_OUT & vars(hf_config).keys():
@@ -106,7 +109,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
                 part.pad_token_id = 0  # decoders need one to find the last token of a batch
         if not hf_config.problem_type and hf_config.num_labels > 1:
             hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
-    module = _built(getattr(transformers, task), hf_config)
+    module = from_config(name, kind, lambda: _built(getattr(transformers, task), hf_config))
     if task == "AutoModelForImageTextToText" and "input_ids" in inspect.signature(module.forward).parameters:
         batch = _with_images(module, hf_config, sizes)
     elif hears(module):
@@ -204,32 +207,23 @@ def _quiet(loss: Loss) -> Loss:
         logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
         try:
             with scan_kernels(module), even_experts(module):
-                return loss(module, inputs)
-        except RuntimeError as error:
-            refused = _refused(module, error)
-            if refused is None:
-                raise
-            raise refused from error
+                found = loss(module, inputs)
+            if found is None:
+                raise without_loss(module, inputs)
+            return found
+        except PrecisionTimeError:
+            raise
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise refusal(module, inputs, error) from error
         finally:
             logging.set_verbosity(verbosity)
 
     return quiet
-
-
-_MIXED = re.compile(r"same dtype|expected scalar type")
-
-
-def _refused(module: nn.Module, error: Exception) -> CaptureError | None:
-    """A sentence on what transformers' own step does too, or why it cannot be traced; None where neither is known."""
-    name = f"{type(module).__name__} (model_type {getattr(module.config, 'model_type', 'unknown')})"
-    if _MIXED.search(str(error)):
-        return CaptureError(
-            f"{name} multiplies tensors of fp32 with weights of 16 bits in pure half precision, which PyTorch refuses "
-            "in a real step too; write precision amp-bf16, amp-fp16, tf32 or fp32"
-        )
-    if isinstance(error, NotImplementedError) or "meta tensor" in str(error):
-        return CaptureError(
-            f"{name} decides by values of its data what it computes, and a config has none; give your own module "
-            "(FILE.py:FUNCTION) in which that is fixed"
-        )
-    return None
