@@ -18,10 +18,10 @@ _MIXED = re.compile(r"same dtype|expected scalar type")
 
 def check_type(model_type: str, transformers: Any) -> None:
     """Raise `JobError` for a type that the installed transformers has not."""
-    known = transformers.CONFIG_MAPPING
+    known, release = transformers.CONFIG_MAPPING, transformers.__version__
     if model_type not in known:
         raise JobError(
-            f"model_type {model_type!r} is not among the {len(known.keys())} of transformers {transformers.__version__}; "
+            f"model_type {model_type!r} is not among the {len(known.keys())} of transformers {release}; "
             "its code may come with its weights (trust_remote_code), which is never run here; nearest: "
             f"{nearest(model_type, known)}; name one of those, install a release that has it, or {_OWN}"
         )

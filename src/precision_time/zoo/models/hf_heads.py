@@ -6,7 +6,7 @@ The loss is the model's own where it needs no data. Of CTC, PyTorch's kernel sta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -218,7 +218,7 @@ _OF_PAIRS = ("next_sentence_label", "sentence_order_label")
 _MASKED_AUTOENCODERS = frozenset(["vit_mae", "videomae"])
 
 
-def _written(config: Any, sizes: Sizes, names: Container[str]) -> Batch:
+def _written(config: Any, sizes: Sizes, names: Collection[str]) -> Batch:
     """An image and the text that a decoder writes of it (TrOCR, Donut, Pix2Struct)."""
     batch, labels = int(sizes["batch_size"]), tokens(int(sizes["batch_size"]), int(sizes["seq_len"]))
     if "flattened_patches" in names:
@@ -240,7 +240,7 @@ def _contrastive(config: Any, sizes: Sizes) -> Batch:
 
 
 HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Sizes], Batch]]] = {
-    "ForCausalLM": (("AutoModelForCausalLM",), _language),
+    "ForCausalLM": (("AutoModelForCausalLM", "AutoModelForImageTextToText"), _language),
     "LMHeadModel": (("AutoModelForCausalLM", "AutoModelForMaskedLM"), _language),
     "ForMaskedLM": (("AutoModelForMaskedLM",), _language),
     "ForPreTraining": (("AutoModelForPreTraining",), _pretraining),
@@ -335,7 +335,12 @@ def _builds(transformers: Any, name: str, config: Any) -> bool:
     return type(config) in getattr(transformers, name)._model_mapping
 
 
-def make_batch(task: str, config: Any, sizes: Sizes, names: Container[str]) -> Batch:
+def sees(names: Iterable[str]) -> bool:
+    """Whether a forward of these arguments takes images."""
+    return any("pixel_values" in name or "patches" in name for name in names)
+
+
+def make_batch(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> Batch:
     """One micro-batch with labels; `names` are those that the model's forward takes."""
     batch = _of_head(task, config, sizes, names)
     for label in _OF_PAIRS:
@@ -348,13 +353,13 @@ def make_batch(task: str, config: Any, sizes: Sizes, names: Container[str]) -> B
     return batch
 
 
-def _of_head(task: str, config: Any, sizes: Sizes, names: Container[str]) -> Batch:
+def _of_head(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> Batch:
     if config.model_type == "audio-spectrogram-transformer":
         return _spectrogram_classes(config, sizes)
     if config.model_type == "git" and task == "AutoModelForCausalLM":
         return _caption(config, sizes)
     if task == "AutoModelForImageTextToText":
-        return _written(config, sizes, names)
+        return _written(config, sizes, names) if sees(names) else _language(config, sizes)
     if "spatial_shapes" in names and task == "AutoModelForImageClassification":
         return Batch({**_grid(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
     if task == "AutoModelForSpeechSeq2Seq" and "input_values" in names and "input_ids" not in names:

@@ -22,7 +22,7 @@ from precision_time.reading import read_json
 from precision_time.zoo.models.hf_batch import Batch, Loss, own_loss
 from precision_time.zoo.models.hf_errors import check_type, from_config, refusal, without_loss
 from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
-from precision_time.zoo.models.hf_heads import auto_class, make_batch
+from precision_time.zoo.models.hf_heads import auto_class, make_batch, sees
 from precision_time.zoo.models.hf_images import (
     Media,
     freeze,
@@ -110,14 +110,13 @@ def build(config: Config, sizes: Sizes) -> Workload:
         if not hf_config.problem_type and hf_config.num_labels > 1:
             hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
     module = from_config(name, kind, lambda: _built(getattr(transformers, task), hf_config))
-    if task == "AutoModelForImageTextToText" and "input_ids" in inspect.signature(module.forward).parameters:
+    names = inspect.signature(module.forward).parameters
+    if task == "AutoModelForImageTextToText" and "input_ids" in names and sees(names):
         batch = _with_images(module, hf_config, sizes)
     elif hears(module):
         batch = _filled(module, hf_config, sizes, sound_of)
     else:
-        batch = within_windows(
-            task, hf_config, sizes, make_batch(task, hf_config, sizes, inspect.signature(module.forward).parameters)
-        )
+        batch = within_windows(task, hf_config, sizes, make_batch(task, hf_config, sizes, names))
     frozen = freeze(module, str(config.get("freeze", "none")))
     notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module),
              *assumed_experts(hf_config, sizes))  # fmt: skip
