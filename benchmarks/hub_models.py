@@ -33,7 +33,13 @@ HEADS = (
 _GEMMA: Mapping[str, Any] = {
     "vision_config": {"model_type": "siglip_vision_model", "image_size": 896, "patch_size": 14}
 }
+_GLM: Mapping[str, Any] = {
+    "text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12],
+                                        "partial_rotary_factor": 0.5}},
+    "vision_config": {"out_hidden_size": 4096},
+}  # fmt: skip
 COMPLETED: Mapping[str, Mapping[str, Any]] = {
+    "aria": {"vision_config": {"image_size": 490, "patch_size": 14}},
     "beit": {"out_indices": [3, 5, 7, 11]},
     "cosmos3_omni": {"vision_config": {"out_hidden_size": 4096}},
     "deepseek_v2": {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1},
@@ -41,9 +47,13 @@ COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "exaone4_5": {"vision_config": {"out_hidden_size": 4096}},
     "gemma3": _GEMMA,
     "gemma4": {"vision_config": {}, "text_config": {}},
+    "glm46v": _GLM,
+    "glm4v": _GLM,
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "idefics3": {"vision_config": {"image_size": 256, "patch_size": 32}},
+    "llama4": {"vision_config": {"vision_output_dim": 4096, "projector_output_dim": 4096, "intermediate_size": 5632,
+                                 "hidden_size": 1408, "image_size": 336, "patch_size": 14}},
     "lw_detr": {"projector_scale_factors": [1.0]},
     "ministral": {"head_dim": 128},
     "moonshine_streaming": {"num_key_value_heads": 8},
