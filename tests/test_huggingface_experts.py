@@ -1,4 +1,4 @@
-"""Switch Transformers by its config: FLOP of a step that really runs, by PyTorch's counter."""
+"""Models of experts by their configs: FLOP of steps that really run, by PyTorch's counter."""
 
 from __future__ import annotations
 
@@ -22,12 +22,23 @@ SWITCH: dict[str, Any] = {
     "vocab_size": 128, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2, "decoder_start_token_id": 0,
     "pad_token_id": 0,
 }  # fmt: skip
+LONGCAT: dict[str, Any] = {
+    "model_type": "longcat_flash", "architectures": ["LongcatFlashForCausalLM"], "hidden_size": 64, "vocab_size": 128,
+    "num_layers": 2, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 32, "num_attention_heads": 4, "kv_lora_rank": 16,
+    "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "head_dim": 8,
+    "n_routed_experts": 6, "zero_expert_num": 2, "moe_topk": 4,
+}  # fmt: skip
+JETMOE: dict[str, Any] = {
+    "model_type": "jetmoe", "architectures": ["JetMoeForCausalLM"], "hidden_size": 64, "vocab_size": 128,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "kv_channels": 16, "intermediate_size": 96,
+    "num_local_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
 SEQ, BATCH = 24, 2
 
 
 def estimate(folder: Path, **config: Any) -> Estimate:
     path = folder / "config.json"
-    path.write_text(json.dumps({**SWITCH, **config}), encoding="utf-8")
+    path.write_text(json.dumps({**({} if "model_type" in config else SWITCH), **config}), encoding="utf-8")
     return predict_time(
         f"hf:{path}", precision="fp32", batch_size=BATCH, gpu="h100-80gb-sxm", input={"seq_len": SEQ}, attention="math"
     )
@@ -62,3 +73,35 @@ def test_full_experts_leave_tokens_out(tmp_path: Path) -> None:
     left_out = 3 * expert * (BATCH * SEQ // 2) * 4  # in four sparse layers
     assert whole.utilisation.model_flops - found.utilisation.model_flops == pytest.approx(left_out, rel=1e-6)
     assert "up to expert_capacity 3 of a sequence" in found.assumptions[0]
+
+
+def really_trained_decoder(config: dict[str, Any], even: bool = False) -> tuple[int, int]:
+    options = {key: value for key, value in config.items() if key != "model_type"}
+    settings = transformers.AutoConfig.for_model(config["model_type"], **options)
+    model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="eager").train()
+    for router in (each for each in model.modules() if even and hasattr(each, "get_topk_indices")):
+        count = router.n_routed_experts
+        router.get_topk_indices = lambda scores, count=count: (torch.arange(scores.shape[0] * 4) % count).view(-1, 4)
+    ids = torch.randint(1, 128, (BATCH, SEQ))
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids).loss.backward()
+    return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
+
+
+@pytest.mark.parametrize("identities", [0, 2])
+def test_longcat_computes_with_its_share_of_experts(identities: int, tmp_path: Path) -> None:
+    config = {**LONGCAT, "zero_expert_num": identities}
+    parameters, flops = really_trained_decoder(config, even=True)
+    found = estimate(tmp_path, **config)
+    assert found.parameters == parameters
+    assert found.utilisation.model_flops == flops
+    share = {0: "100%", 2: "75%"}[identities]
+    assert f"so that {share} of the choices are experts that compute" in found.assumptions[0]
+
+
+def test_jetmoe_has_products_of_each_expert(tmp_path: Path) -> None:
+    parameters, flops = really_trained_decoder(JETMOE)
+    found = estimate(tmp_path, **JETMOE)
+    assert found.parameters == parameters
+    assert found.utilisation.model_flops == flops
+    assert "experts get as many tokens each" in found.assumptions

@@ -77,14 +77,14 @@ def estimate(folder: Path, config: dict[str, Any], **fields: Any) -> Estimate:
     return predict_time(f"hf:{path}", precision="fp32", batch_size=BATCH, gpu="h100-80gb-sxm", input=given, **fields)
 
 
-def really_trained(config: dict[str, Any], inputs: dict[str, Any]) -> tuple[int, int]:
+def really_trained(config: dict[str, Any], inputs: dict[str, Any], labels: Any = None) -> tuple[int, int]:
     """Parameters, and FLOP of one step that really runs on the CPU, by PyTorch's counter."""
     options = {key: value for key, value in config.items() if key != "model_type"}
     model = transformers.AutoModelForImageTextToText.from_config(
         transformers.AutoConfig.for_model(config["model_type"], **options), attn_implementation="eager"
     )
     with FlopCounterMode(display=False) as counter:
-        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        model(**inputs, labels=inputs["input_ids"] if labels is None else labels).loss.backward()
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
 
 
@@ -146,30 +146,26 @@ def test_captions_of_git_are_those_of_a_real_step(tmp_path: Path) -> None:
     assert "1 image of 56 x 56 pixels" in found.assumptions[0]
 
 
-@pytest.mark.parametrize(
-    ("config", "factory"),
-    [
-        ({"model_type": "longformer", "architectures": ["LongformerForMaskedLM"], "hidden_size": 64,
-          "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}, "AutoModelForMaskedLM"),
-        ({"model_type": "led", "architectures": ["LEDForConditionalGeneration"], "d_model": 64, "encoder_layers": 2,
-          "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 96,
-          "decoder_ffn_dim": 96}, "AutoModelForSeq2SeqLM"),
-    ],
-)  # fmt: skip
-def test_attention_within_windows_is_that_of_a_real_step(config: dict[str, Any], factory: str, tmp_path: Path) -> None:
-    config = {**config, "vocab_size": 128, "attention_window": [16, 16]}
-    options = {key: value for key, value in config.items() if key != "model_type"}
-    settings = transformers.AutoConfig.for_model(config["model_type"], **options)
-    model = getattr(transformers, factory).from_config(settings).train()
-    ids = torch.ones(BATCH, SEQ, dtype=torch.long)
-    with FlopCounterMode(display=False) as counter:
-        model(input_ids=ids, labels=ids).loss.backward()
-    found = estimate(tmp_path, config, attention="math")
-    assert found.parameters == sum(p.numel() for p in model.parameters())
-    assert found.utilisation.model_flops == pytest.approx(counter.get_total_flops(), rel=0.01)
-    assert "no token attends to all others (global attention)" in found.assumptions
-    with pytest.raises(CaptureError):  # of a question every token of it has global attention
-        estimate(tmp_path, {**config, "architectures": ["LongformerForQuestionAnswering"]})
+@pytest.mark.parametrize("kind", ["instructblip", "instructblipvideo"])
+@pytest.mark.parametrize("written", [False, True])  # by a decoder, or by T5
+def test_images_read_with_a_question_are_those_of_a_real_step(kind: str, written: bool, tmp_path: Path) -> None:
+    text = {"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4,
+            "vocab_size": 128, "decoder_start_token_id": 0}  # fmt: skip
+    video = kind.endswith("video")
+    config = {**BLIP2, "model_type": kind, "text_config": text if written else BLIP2["text_config"],
+              "architectures": [f"InstructBlip{'Video' * video}ForConditionalGeneration"],
+              "video_token_index" if video else "image_token_index": 120}  # fmt: skip
+    frames, placeholders = (3, 24) if video else (1, 8)
+    pixels, ids = torch.zeros(BATCH, frames, 3, 56, 56), sequence(placeholders)
+    inputs = {"pixel_values": pixels if video else pixels[:, 0], "input_ids": ids,
+              "qformer_input_ids": torch.zeros(BATCH, SEQ, dtype=torch.long)}  # fmt: skip
+    labels = torch.ones(BATCH, 10, dtype=torch.long) if written else ids
+    parameters, flops = really_trained(config, inputs, labels)
+    found = estimate(tmp_path, config, attention="math", input={"frames": frames, "target_len": 10})
+    assert found.parameters == parameters
+    assert found.utilisation.model_flops == pytest.approx(flops, rel=0.01)
+    said = "1 video of 3 frames of 56 x 56" if video else "1 image of 56 x 56"
+    assert f"{said} pixels, {placeholders} tokens" in found.assumptions[0]
 
 
 def test_frozen_parts_have_no_gradient(tmp_path: Path) -> None:

@@ -235,7 +235,9 @@ def _hf_family(path: str, _changed_ns: int) -> str:
 _EXTERNAL_SIZES: Mapping[str, Mapping[str, Any]] = {
     "hf": {
         "seq_len": 128,
-        **dict.fromkeys(("target_len", "image_size", "images", "frames", "audio_samples", "audio_frames")),
+        **dict.fromkeys(
+            ("target_len", "image_size", "images", "frames", "audio_samples", "audio_frames", "global_tokens")
+        ),
     },
     "torchvision": {"image_size": 224, "frames": None, "channels": None},
     "timm": {"image_size": 224, "channels": None},

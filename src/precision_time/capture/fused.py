@@ -199,6 +199,8 @@ def attention(
     """Fused attention: query (batch, heads, length, head size); one kernel forward, one operator backward."""
     if query.dim() != 4:
         return unfused_attention(query, key, value, attn_mask, dropout_p, is_causal)
+    if query.shape[0] == 1 and key.shape[0] > 1:  # learned queries of all samples
+        query = query.expand(key.shape[0], -1, -1, -1)
     return _Attention.apply(query, key, value, attn_mask, float(dropout_p), is_causal)
 
 

@@ -271,6 +271,7 @@ INPUT: Mapping[str, ShapeField] = {
     "mem_len": ShapeField(TOKENS, "tokens of the memory"),
     "image_size": ShapeField(SIDE, "side of an image, or height and width"),
     "images": ShapeField(whole(0, 1000, "images"), "images of a sample of text and images"),
+    "global_tokens": ShapeField(whole(1, 10**5, "tokens"), "tokens of a sequence that attend to all others"),
     "volume": ShapeField(whole(1, 10**4, "voxels", items=3, alone=True), "side of a volume, or its three sides"),
     "channels": ShapeField(whole(1, 10**4, "channels"), "channels of an image or volume"),
     "frames": ShapeField(whole(1, 10**4, "frames"), "frames of a clip"),

@@ -1,23 +1,35 @@
-"""Experts of Switch Transformers, whose loop over the tokens of each depends on data: with as many tokens for each.
+"""Experts whose work depends on data in transformers' own loops: with as many tokens for each.
 
-Tokens choose one expert, which takes at most `expert_capacity` tokens of a sequence (arXiv:2101.03961); others pass by.
+Switch Transformers: tokens choose one expert, which takes at most `expert_capacity` tokens of a sequence
+(arXiv:2101.03961); others pass by. LongCat-Flash: of `moe_topk` choices of a token some are experts that return it as
+it is (arXiv:2509.01322); the products of the others are grouped, as those of transformers' other mixtures are. JetMoE:
+each expert has its own product, of as many rows as chose it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-_MODULE, _LAYER = "transformers.models.switch_transformers.modeling_switch_transformers", "SwitchTransformersSparseMLP"
+from torch.overrides import TorchFunctionMode
 
 
 def assumed_experts(config: Any, sizes: Any) -> tuple[str, ...]:
     """What is assumed of a model's experts; nothing for a model that has none of this kind."""
-    if getattr(config, "model_type", "") != "switch_transformers":
+    kind = getattr(config, "model_type", "")
+    if kind == "jetmoe":
+        return ("experts get as many tokens each",)
+    if kind == "longcat_flash":
+        total = config.n_routed_experts + (config.zero_expert_num or 0)
+        share = config.n_routed_experts / total
+        return (
+            f"experts get as many tokens each, so that {share:.0%} of the choices are experts that "
+            "compute; their products are grouped into one kernel, where transformers loops over the experts",
+        )
+    if kind != "switch_transformers":
         return ()
     length = max(int(sizes["seq_len"]), int(sizes.get("target_len", 0)))
     even = -(-length // int(config.num_experts))
@@ -28,15 +40,19 @@ def assumed_experts(config: Any, sizes: Any) -> tuple[str, ...]:
 
 @contextmanager
 def even_experts(module: nn.Module) -> Iterator[None]:
-    """While a model runs: its sparse layers share their tokens out evenly."""
-    layers = [each for each in module.modules() if type(each).__name__ == _LAYER and type(each).__module__ == _MODULE]
-    for each in layers:
-        each.forward = _evenly(each)
+    """While a model runs: its layers of experts share their tokens out evenly."""
+    layers = [(each, made) for each in module.modules() if (made := _EVEN.get(_name(each)))]
+    for each, made in layers:
+        each.forward = made(each)
     try:
         yield
     finally:
-        for each in layers:
+        for each, _ in layers:
             del each.forward
+
+
+def _name(layer: nn.Module) -> str:
+    return f"{type(layer).__module__.removeprefix('transformers.models.')}.{type(layer).__name__}"
 
 
 def _evenly(layer: Any) -> Any:
@@ -58,3 +74,57 @@ def _evenly(layer: Any) -> Any:
         return result.reshape(batch, length, width)
 
     return forward
+
+
+def _with_identities(experts: Any) -> Any:
+    def forward(hidden_states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        from transformers.integrations.moe import _grouped_linear
+
+        tokens, choices = chosen.shape
+        computing = experts.num_routed_experts
+        rows = tokens * choices * computing // experts.total_experts
+        by_expert, order = chosen.reshape(-1).sort()
+        selected = hidden_states[order // choices]
+        counts = torch.histc(by_expert.int(), bins=experts.total_experts, min=0, max=experts.total_experts - 1)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        made = selected[:0]
+        if rows:
+            gate, up = _grouped_linear(selected[:rows], experts.gate_up_proj, ends).chunk(2, dim=-1)
+            made = _grouped_linear(experts.act_fn(gate) * up, experts.down_proj, ends[:computing])
+        result = torch.cat([made, selected[rows:].to(made.dtype)]) * weights.reshape(-1)[order, None]
+        places = torch.empty_like(order)
+        places[order] = torch.arange(tokens * choices)
+        return result[places].view(tokens, choices, -1).sum(1).to(hidden_states.dtype)
+
+    return forward
+
+
+def _with_counts(router: Any) -> Any:
+    usual = router.forward
+
+    def forward(hidden_states: Tensor) -> Any:
+        with _Shares(hidden_states.shape[0] * router.top_k):
+            return usual(hidden_states)
+
+    return forward
+
+
+class _Shares(TorchFunctionMode):
+    """A router asks how many tokens chose each expert."""
+
+    def __init__(self, choices: int) -> None:
+        self._choices = choices
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.tolist and args[0].is_meta and args[0].ndim == 1:
+            each, more = divmod(self._choices, args[0].shape[0])
+            return [each + (number < more) for number in range(args[0].shape[0])]
+        return func(*args, **(kwargs or {}))
+
+
+_EVEN: dict[str, Callable[[Any], Any]] = {
+    "switch_transformers.modeling_switch_transformers.SwitchTransformersSparseMLP": _evenly,
+    "longcat_flash.modeling_longcat_flash.LongcatFlashExperts": _with_identities,
+    "jetmoe.modeling_jetmoe.JetMoeTopKGating": _with_counts,
+}
+"""Layers of transformers' models -> what makes their forward."""

@@ -1,16 +1,12 @@
 """Heads of Hugging Face's models: the class that builds each, one micro-batch with labels, and the loss.
 
 The loss is the model's own where it needs no data. Of CTC, PyTorch's kernel stands in the trace (`zoo.models.ctc`).
-Where boxes are matched to predictions on the host (DETR), the cost of all pairs is computed and the assignment is not:
-the loss is that of as many pairs.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,46 +14,36 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from precision_time.errors import JobError
-from precision_time.zoo.meta_tensors import everything_selected
 from precision_time.zoo.models.ctc import ctc_loss
+from precision_time.zoo.models.hf_batch import Batch, image, own_loss, sides
+from precision_time.zoo.models.hf_boxes import detection
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Sizes
 
-Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
+PATCHES = 2048
+"""Patches of an image of Pix2Struct (arXiv:2210.03347, section 3)."""
 CHOICES = 4
 """Answers of a question (RACE, SWAG)."""
-BOXES = 7
-"""Boxes of an image: COCO has 7.3 in the mean (Lin et al. 2014, arXiv:1405.0312, figure 5)."""
 AUDIO_SECONDS, SAMPLE_RATE, FRAMES_PER_SECOND = 10, 16_000, 50
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Arguments of a model with labels, its loss where that is not the model's own, and what was assumed."""
-
-    inputs: dict[str, Any]
-    loss: Loss | None = None
-    notes: tuple[str, ...] = field(default=())
-
-
-def own_loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    """The loss that a model returns for its labels."""
-    found: Tensor = module(**inputs).loss
-    return found
-
-
-def _sides(config: Any, sizes: Sizes) -> tuple[int, int, int]:
-    side = sizes.get("image_size", getattr(config, "image_size", None)) or 224
-    height, width = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
-    return int(getattr(config, "num_channels", None) or 3), height, width
-
-
-def _image(config: Any, sizes: Sizes) -> dict[str, Any]:
-    return {"pixel_values": torch.zeros(int(sizes["batch_size"]), *_sides(config, sizes))}
+def _grid(config: Any, sizes: Sizes) -> dict[str, Any]:
+    """Patches of an image, which a processor cuts, with the number of rows and columns (SigLIP 2)."""
+    side = math.isqrt(int(config.vision_config.num_patches))
+    batch, patch = int(sizes["batch_size"]), int(config.vision_config.patch_size)
+    _, height, width = sides(config, {"image_size": side * patch, **sizes})
+    rows, columns = height // patch, width // patch
+    with torch.device("cpu"):
+        shapes = torch.tensor([[rows, columns]] * batch)
+    return {
+        "pixel_values": torch.zeros(batch, rows * columns, int(config.vision_config.num_channels) * patch * patch),
+        "pixel_attention_mask": tokens(batch, rows * columns),
+        "spatial_shapes": shapes,
+    }
 
 
 def _clip(config: Any, sizes: Sizes) -> dict[str, Any]:
-    channels, height, width = _sides(config, sizes)
+    channels, height, width = sides(config, sizes)
     frames = int(sizes.get("frames") or getattr(config, "num_frames", None) or 16)
     return {"pixel_values": torch.zeros(int(sizes["batch_size"]), frames, channels, height, width)}
 
@@ -67,7 +53,7 @@ def _text(sizes: Sizes) -> dict[str, Any]:
 
 
 def _image_classes(config: Any, sizes: Sizes) -> Batch:
-    return Batch({**_image(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
+    return Batch({**image(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
 
 
 def _clip_classes(config: Any, sizes: Sizes) -> Batch:
@@ -75,7 +61,7 @@ def _clip_classes(config: Any, sizes: Sizes) -> Batch:
 
 
 def _pixels(config: Any, sizes: Sizes) -> Batch:
-    inputs = _image(config, sizes)
+    inputs = image(config, sizes)
     return Batch({**inputs, "labels": tokens(inputs["pixel_values"].shape[0], *inputs["pixel_values"].shape[2:])})
 
 
@@ -84,15 +70,15 @@ def _depth(config: Any, sizes: Sizes) -> Batch:
         depth: Tensor = module(**inputs).predicted_depth
         return (depth - torch.zeros_like(depth)).abs().mean()
 
-    return Batch(_image(config, sizes), loss, ("the loss is the mean absolute error of the depth: the model has none",))
+    return Batch(image(config, sizes), loss, ("the loss is the mean absolute error of the depth: the model has none",))
 
 
 def _restored_image(config: Any, sizes: Sizes) -> Batch:
-    return Batch(_image(config, sizes))
+    return Batch(image(config, sizes))
 
 
 def _masked_image(config: Any, sizes: Sizes) -> Batch:
-    inputs = _image(config, sizes)
+    inputs = image(config, sizes)
     patches = inputs["pixel_values"].shape[2] // int(config.patch_size)
     mask = torch.zeros(int(sizes["batch_size"]), patches * patches, dtype=torch.bool)
     return Batch({**inputs, "bool_masked_pos": mask})
@@ -102,11 +88,19 @@ def _spectrogram(config: Any, sizes: Sizes) -> Batch:
     """A spectrogram of 30 s, twice as long as the encoder's sequence (Whisper), or of audio_frames."""
     batch = int(sizes["batch_size"])
     labels = tokens(batch, int(sizes.get("target_len", sizes["seq_len"])))
-    bands = int(getattr(config, "num_mel_bins", 0) or getattr(config, "input_feat_per_channel", 80))
+    encoder = getattr(config, "encoder_config", config)
+    bands = int(getattr(encoder, "num_mel_bins", 0) or getattr(config, "input_feat_per_channel", 80))
     usual = 2 * int(config.max_source_positions) if config.model_type == "whisper" else AUDIO_SECONDS * 100
     frames = int(sizes.get("audio_frames", usual))
     shape = (batch, bands, frames) if config.model_type == "whisper" else (batch, frames, bands)
     return Batch({"input_features": torch.zeros(shape), "labels": labels, "decoder_input_ids": labels})
+
+
+def _heard(config: Any, sizes: Sizes) -> Batch:
+    """A wave and its transcript (Moonshine, speech encoders with a text decoder)."""
+    inputs, note = _sound(config, sizes)
+    labels = tokens(int(sizes["batch_size"]), int(sizes.get("target_len", sizes["seq_len"])))
+    return Batch({**inputs, "labels": labels, "decoder_input_ids": labels}, notes=(note,))
 
 
 def _sound(config: Any, sizes: Sizes) -> tuple[dict[str, Any], str]:
@@ -150,7 +144,27 @@ def _spectrogram_classes(config: Any, sizes: Sizes) -> Batch:
 
 
 def _sequence_class(config: Any, sizes: Sizes) -> Batch:
-    return Batch({**_text(sizes), "labels": tokens(int(sizes["batch_size"]))})
+    labels = tokens(int(sizes["batch_size"]))
+    if not getattr(config, "is_encoder_decoder", False):
+        return Batch({**_text(sizes), "labels": labels})
+    with torch.device("cpu"):  # the model reads where the last token is
+        ids = torch.full((int(sizes["batch_size"]), int(sizes["seq_len"])), int(config.eos_token_id == 0))
+    ids[:, -1] = int(config.eos_token_id)
+
+    def loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        with _KeptValues():
+            return own_loss(module, inputs)
+
+    return Batch({"input_ids": ids, "labels": labels}, loss)
+
+
+class _KeptValues(TorchFunctionMode):
+    """Tensors with values keep them where a model moves them to its device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.to and not args[0].is_meta and not args[0].is_floating_point():
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def _answer_span(config: Any, sizes: Sizes) -> Batch:
@@ -177,28 +191,10 @@ def _language(config: Any, sizes: Sizes) -> Batch:
 
 def _caption(config: Any, sizes: Sizes) -> Batch:
     """An image for each text, whose tokens stand before it (GIT); with images=0 there is no such model."""
-    inputs = _image(config.vision_config, sizes)
+    inputs = image(config.vision_config, sizes)
     height, width = inputs["pixel_values"].shape[2:]
     note = f"samples have 1 image of {height} x {width} pixels, beside seq_len tokens of text"
     return Batch({**_language(config, sizes).inputs, **inputs}, notes=(note,))
-
-
-_WINDOWS = frozenset(["led", "longformer"])
-"""Model types whose tokens attend within windows, but for those that a mask names."""
-
-
-def _within_windows(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    with _NoGlobalAttention():
-        return own_loss(module, inputs)
-
-
-class _NoGlobalAttention(TorchFunctionMode):
-    """Models ask whether any token has global attention. Without a mask that names one, none has."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.item and args[0].is_meta and args[0].dtype == torch.bool:
-            return False
-        return func(*args, **(kwargs or {}))
 
 
 def _pretraining(config: Any, sizes: Sizes) -> Batch:
@@ -212,88 +208,44 @@ def _pretraining(config: Any, sizes: Sizes) -> Batch:
             "give your own module (FILE.py:FUNCTION)"
         )
     inputs = _language(config, sizes).inputs
-    if config.model_type == "bert":
-        inputs["next_sentence_label"] = tokens(int(sizes["batch_size"]))
     return Batch(inputs)
+
+
+_OF_PAIRS = ("next_sentence_label", "sentence_order_label")
+"""Labels of pre-training on pairs of sentences (BERT, ALBERT)."""
 
 
 _MASKED_AUTOENCODERS = frozenset(["vit_mae", "videomae"])
 
 
-def _detection(config: Any, sizes: Sizes) -> Batch:
-    side = sizes.get("image_size", getattr(config, "image_size", None)) or _DETECTED.get(config.model_type, (800, 1066))
-    inputs = _image(config, {**sizes, "image_size": side})
-    batch, _, height, width = inputs["pixel_values"].shape
-    with torch.device("cpu"):  # how many there are is known
-        labels = [{"class_labels": tokens(BOXES), "boxes": torch.zeros(BOXES, 4)} for _ in range(batch)]
-
-    def loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        with _matched():
-            return own_loss(module, {**inputs, "labels": labels})
-
-    note = (
-        f"images have {height} x {width} pixels and {BOXES} boxes; predictions are matched to boxes on the host, which "
-        "takes its own time: the step has the costs of all pairs and the loss of the matched ones"
-    )
-    return Batch(inputs, loss, (note,))
-
-
-_DETECTED = {
-    **dict.fromkeys(("d_fine", "deimv2", "lw_detr", "rt_detr", "rt_detr_v2", "yolos"), 640),
-    "rf_detr": 560,
-}
-"""Side of the images of detectors that take one size; the others take 800 pixels and the image's own ratio, of COCO's
-640 x 480."""
-
-
-_SOLVER = "linear_sum_assignment"
-"""SciPy's solver of assignments, as transformers' modules name it."""
-
-
-@contextmanager
-def _matched() -> Iterator[None]:
-    """While a detector's loss runs: assignments as solvers return them, which is what the host would compute."""
-    import numpy as np
-
-    def assigned(costs: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-        first = np.arange(min(costs.shape))
-        return first, first
-
-    modules = [each for name, each in sys.modules.items() if name.startswith("transformers.")]
-    replaced = [(each, vars(each)[_SOLVER]) for each in modules if _SOLVER in vars(each)]
-    for each, _ in replaced:
-        setattr(each, _SOLVER, assigned)
-    try:
-        with everything_selected(), _OnHost():
-            yield
-    finally:
-        for each, usual in replaced:
-            setattr(each, _SOLVER, usual)
-
-
-class _OnHost(TorchFunctionMode):
-    """Copies to the host keep their shape, and the number of boxes, which only divides the loss, is one."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.cpu and args[0].is_meta:
-            return args[0]
-        if func is Tensor.item and args[0].is_meta and args[0].dtype != torch.bool:
-            return 1
-        return func(*args, **(kwargs or {}))
+def _written(config: Any, sizes: Sizes, names: Collection[str]) -> Batch:
+    """An image and the text that a decoder writes of it (TrOCR, Donut, Pix2Struct)."""
+    batch, labels = int(sizes["batch_size"]), tokens(int(sizes["batch_size"]), int(sizes["seq_len"]))
+    if "flattened_patches" in names:
+        values = int(config.vision_config.patch_embed_hidden_size)
+        shape = (batch, PATCHES, 2 + values)  # with the row and column of each
+        note = f"samples have an image of {PATCHES} patches; seq_len is the text that the decoder writes"
+        return Batch({"flattened_patches": torch.zeros(shape), "labels": labels}, notes=(note,))
+    inputs = image(config.encoder, sizes)
+    height, width = inputs["pixel_values"].shape[2:]
+    note = f"samples have 1 image of {height} x {width} pixels; seq_len is the text that the decoder writes"
+    return Batch({**inputs, "labels": labels}, notes=(note,))
 
 
 def _contrastive(config: Any, sizes: Sizes) -> Batch:
     """Images and texts of one rank (CLIP, SigLIP)."""
     length = int(getattr(config.text_config, "max_position_embeddings", 0) or sizes["seq_len"])
     text = {"input_ids": tokens(int(sizes["batch_size"]), min(length, int(sizes["seq_len"])))}
-    return Batch({**_image(config.vision_config, sizes), **text, "return_loss": True})
+    return Batch({**image(config.vision_config, sizes), **text, "return_loss": True})
 
 
 HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Sizes], Batch]]] = {
-    "ForCausalLM": (("AutoModelForCausalLM",), _language),
-    "LMHeadModel": (("AutoModelForCausalLM",), _language),
+    "ForCausalLM": (("AutoModelForCausalLM", "AutoModelForImageTextToText"), _language),
+    "LMHeadModel": (("AutoModelForCausalLM", "AutoModelForMaskedLM"), _language),
     "ForMaskedLM": (("AutoModelForMaskedLM",), _language),
     "ForPreTraining": (("AutoModelForPreTraining",), _pretraining),
+    "VisionEncoderDecoderModel": (("AutoModelForImageTextToText",), _translation),
+    "SpeechEncoderDecoderModel": (("AutoModelForSpeechSeq2Seq",), _spectrogram),
     "ForConditionalGeneration": (
         ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText"),
         _translation,
@@ -304,6 +256,10 @@ HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Sizes], Batch]]] = {
     ),
     "ForAudioClassification": (("AutoModelForAudioClassification",), _sound_classes),
     "ForQuestionAnswering": (("AutoModelForQuestionAnswering",), _answer_span),
+    "ForQuestionAnsweringSimple": (("AutoModelForQuestionAnswering",), _answer_span),
+    "ForVisionText2Text": (("AutoModelForImageTextToText",), _translation),
+    "ForSpeechToText": (("AutoModelForSpeechSeq2Seq",), _spectrogram),
+    "ForTextToText": (("AutoModelForSeq2SeqLM",), _translation),
     "ForTokenClassification": (("AutoModelForTokenClassification",), _language),
     "ForMultipleChoice": (("AutoModelForMultipleChoice",), _choice),
     "ForNextSentencePrediction": (("AutoModelForNextSentencePrediction",), _sequence_class),
@@ -312,7 +268,7 @@ HEADS: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Sizes], Batch]]] = {
     "ForSemanticSegmentation": (("AutoModelForSemanticSegmentation",), _pixels),
     "ForDepthEstimation": (("AutoModelForDepthEstimation",), _depth),
     "ForMaskedImageModeling": (("AutoModelForMaskedImageModeling",), _masked_image),
-    "ForObjectDetection": (("AutoModelForObjectDetection",), _detection),
+    "ForObjectDetection": (("AutoModelForObjectDetection",), detection),
     "ForCTC": (("AutoModelForCTC",), _ctc),
 }
 """Ending of an architecture's name -> the classes of `transformers` that may build it, tried in this order, and its
@@ -379,13 +335,36 @@ def _builds(transformers: Any, name: str, config: Any) -> bool:
     return type(config) in getattr(transformers, name)._model_mapping
 
 
-def make_batch(task: str, config: Any, sizes: Sizes) -> Batch:
-    """One micro-batch with labels, in the names that the model's forward takes."""
+def sees(names: Iterable[str]) -> bool:
+    """Whether a forward of these arguments takes images."""
+    return any("pixel_values" in name or "patches" in name for name in names)
+
+
+def make_batch(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> Batch:
+    """One micro-batch with labels; `names` are those that the model's forward takes."""
+    batch = _of_head(task, config, sizes, names)
+    for label in _OF_PAIRS:
+        if task == "AutoModelForPreTraining" and label in names:
+            batch.inputs[label] = tokens(int(sizes["batch_size"]))
+    if config.model_type in ("xlm", "flaubert") and task != "AutoModelForMultipleChoice":
+        batch.inputs["lengths"] = torch.full((int(sizes["batch_size"]),), int(sizes["seq_len"]), device="cpu")
+    if "pixel_values_videos" in names and "pixel_values" not in names:
+        batch.inputs["pixel_values_videos"] = batch.inputs.pop("pixel_values")
+    return batch
+
+
+def _of_head(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> Batch:
     if config.model_type == "audio-spectrogram-transformer":
         return _spectrogram_classes(config, sizes)
     if config.model_type == "git" and task == "AutoModelForCausalLM":
         return _caption(config, sizes)
-    batch = _OF_CLASS[task](config, sizes)
-    if config.model_type in _WINDOWS and task in ("AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"):
-        return Batch(batch.inputs, _within_windows, (*batch.notes, "no token attends to all others (global attention)"))
-    return batch
+    if task == "AutoModelForImageTextToText":
+        return _written(config, sizes, names) if sees(names) else _language(config, sizes)
+    if "spatial_shapes" in names and task == "AutoModelForImageClassification":
+        return Batch({**_grid(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
+    if task == "AutoModelForSpeechSeq2Seq" and "input_values" in names and "input_ids" not in names:
+        return _heard(config, sizes)
+    if task == "AutoModelForAudioClassification" and config.model_type == "whisper":
+        features = _spectrogram(config, sizes).inputs["input_features"]
+        return Batch({"input_features": features, "labels": tokens(int(sizes["batch_size"]))})
+    return _OF_CLASS[task](config, sizes)

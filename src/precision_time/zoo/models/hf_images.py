@@ -7,6 +7,7 @@ them. What a model asks of other data is answered for images that fill their bat
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,29 +27,40 @@ SIDE = 448
 """Pixels of a side where neither the job nor the config gives one: models that take images of any size."""
 _POOLED = 768
 """The same of Gemma 4, whose images have at most 280 tokens of 48 x 48 pixels: 256 of a square."""
+FRAMES = 4
+"""Frames of a clip of InstructBLIP: transformers' own comment has this number for all."""
 _TOWERS = ("vision_tower", "vision_model", "visual", "vision_encoder", "image_encoder", "vision_embed_tokens")
 _LANGUAGE = ("language_model", "text_model", "lm_head", "decoder")
 _PROJECTORS = ("merger", "projector", "connector", "qformer")
+_SQUARES = frozenset(["image_grid_thw", "spatial_shapes", "target_sizes"])
+"""Arguments of models that resize their images to whole squares of patches."""
+_WHOLE = frozenset(["kimi_k25_vision", "paddleocr_vl_vision"])
+"""Towers that take patches with two sides."""
+_IN_ONE_ROW = frozenset(["minicpmv4_6_vision", "minicpmv4_7_vision", "minicpm_ocr_vision"])
+"""Towers that take the patches of all images in one row, of which 4 x 4 become a token."""
+_OF_VISION = re.compile(r"Vision(Encoder)?Config$")
 _SEGMENTED, _IMPLEMENTATION = "flash_attention_2", "_attn_implementation"
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """Images of a micro-batch.
+class Media:
+    """Images or sound of a micro-batch.
 
     inputs        arguments of the model
-    placeholders  tokens of a sample that its images take the place of
+    placeholders  tokens of a sample whose place they take
     counted       what the model counts of each image, or of the images of each sample
     note          their number and size
+    token         the token that has their place
     """
 
     inputs: dict[str, Any]
     placeholders: int
     counted: int
     note: str
+    token: tuple[str, ...] = ("image_token_id", "image_token_index", "video_token_id")
 
 
-def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
+def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Media:
     """The images of one micro-batch. Raises `JobError` for a size that the model's patches do not divide."""
     batch, images = int(sizes["batch_size"]), int(sizes.get("images", 1))
     names = inspect.signature(module.forward).parameters
@@ -56,31 +68,67 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Images:
         raise ValueError(f"{type(module).__name__} takes no pixel_values")
     vision = getattr(config, "vision_config", None) or getattr(config, "vision", None) or config
     height, width = _sides(sizes, vision)
+    if _SQUARES & set(names) and not sizes.get("image_size"):
+        height, width = (_rounded(side, _square(vision)) for side in (height, width))
     count = batch * images
     channels = int(_first(vision, ("in_channels", "in_chans", "num_channels"), 3))
     inputs: dict[str, Any]
     if "image_grid_thw" in names:
         inputs = _patches(vision, count, height, width, channels)
+        if "image_merge_sizes" in names:
+            inputs["image_merge_sizes"] = torch.ones(count, dtype=torch.long, device="cpu")  # of images, not of clips
+    elif "spatial_shapes" in names or "target_sizes" in names:
+        inputs = _rows_of_patches(vision, count, height, width, channels)
     elif "image_position_ids" in names:
         inputs = _positioned(vision, count, height, width, channels)
     elif "pixel_attention_mask" in names:
         inputs = {"pixel_values": torch.zeros(batch, images, channels, height, width)}
     elif "aspect_ratio_ids" in names:
         inputs = _tiles(config, vision, batch, images, channels, height, width)
+    elif "qformer_input_ids" in names:
+        return _with_question(module, config, sizes, (channels, height, width))
     else:
         inputs = {"pixel_values": torch.zeros(count, channels, height, width)}
+        if "high_res_pixel_values" in names:
+            fine = _sides({}, config.high_res_vision_config)
+            inputs["high_res_pixel_values"] = torch.zeros(count, channels, *fine)
         features = _features_of(module)
         if "image_sizes" in names and features and "image_sizes" in inspect.signature(features).parameters:
             inputs["image_sizes"] = torch.tensor([[height, width]] * count, device="cpu")
             if hasattr(config, "image_grid_pinpoints"):
                 crops = _crops(config, height, width)
                 inputs["pixel_values"] = torch.zeros(count, crops, channels, *_sides({}, vision))
-    counted = images if "pixel_attention_mask" in names else _merged(config, vision, height, width)
-    placeholders = _placeholders(module, inputs, batch, counted)
+    counted = (
+        images
+        if "pixel_attention_mask" in names and "spatial_shapes" not in names
+        else _merged(config, vision, height, width)
+    )
+    placeholders = placeholders_of(_features_of(module), inputs, batch, counted)
     if {"image_grid_thw", "mm_token_type_ids", "position_ids"} <= set(names):
         inputs["position_ids"] = tokens(3, batch, int(sizes["seq_len"]) + placeholders)
     note = f"samples have {images} image{'s' * (images != 1)} of {height} x {width} pixels"
-    return Images(inputs, placeholders, counted, f"{note}, {placeholders} tokens, beside seq_len tokens of text")
+    return Media(inputs, placeholders, counted, f"{note}, {placeholders} tokens, beside seq_len tokens of text")
+
+
+def _with_question(module: nn.Module, config: Any, sizes: Sizes, image: tuple[int, int, int]) -> Media:
+    """Images or clips whose queries are made with the text in sight (InstructBLIP): its processor gives all of it."""
+    batch, images = int(sizes["batch_size"]), int(sizes.get("images", 1))
+    length = min(int(sizes["seq_len"]), int(config.qformer_config.max_position_embeddings))
+    frames = int(sizes.get("frames", FRAMES)) if hasattr(module, "get_video_features") else 0
+    inputs = {
+        "pixel_values": torch.zeros(batch * images, *([frames] if frames else []), *image),
+        "qformer_input_ids": tokens(batch * images, length),
+    }
+    placeholders = images * max(frames, 1) * int(config.num_query_tokens)
+    kind = "video" if frames else "image"
+    of_frames = f"{frames} frames of " if frames else ""
+    return Media(
+        inputs,
+        placeholders,
+        images,
+        f"samples have {images} {kind}{'s' * (images != 1)} of {of_frames}{image[1]} x {image[2]} pixels, "
+        f"{placeholders} tokens, beside seq_len tokens of text, of which the Q-Former reads {length} with each {kind}",
+    )
 
 
 def freeze(module: nn.Module, what: str) -> str | None:
@@ -131,6 +179,8 @@ class _Counts(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist and args[0].is_meta and args[0].ndim == 1:
             return [self._counted] * args[0].shape[0]
+        if func in (Tensor.__bool__, Tensor.item) and not args[0].is_meta and args[0].numel() == 1:
+            return torch.flatten(args[0]).tolist()[0]
         if func is Tensor.to and (args[0].is_meta or not args[0].is_floating_point()):
             values = (*args[1:], *(kwargs or {}).values())
             if any(isinstance(each, torch.device) and each != args[0].device for each in values):
@@ -154,16 +204,22 @@ def _segmented_attention(
     for length, count in of_length.items():
         end = start + count * length
         q, k, v = (x[0, :, start:end].unflatten(1, (count, length)).transpose(0, 1) for x in (query, key, value))
-        out = F.scaled_dot_product_attention(q, k, v, scale=scale)
+        out = F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
         done.append(out.transpose(1, 2).flatten(0, 1))
         start = end
     return (done[0] if len(done) == 1 else torch.cat(done)).unsqueeze(0), None
 
 
-def with_placeholders(config: Any, batch: int, text: int, placeholders: int) -> Tensor:
-    """Tokens of a micro-batch whose values say where images are."""
+def with_placeholders(config: Any, batch: int, text: int, placeholders: int, token: tuple[str, ...]) -> Tensor:
+    """Tokens of a micro-batch whose values say where images or sound are."""
     ids = torch.zeros(batch, placeholders + text, dtype=torch.long, device="cpu")
-    ids[:, :placeholders] = int(_first(config, ("image_token_id", "image_token_index"), 0))
+    for name in token:
+        if placeholders and getattr(config, name, 0) is None:
+            setattr(config, name, 0)
+    place = int(_first(config, token, 0))
+    if place == 0:
+        ids += 1
+    ids[:, :placeholders] = place
     return ids
 
 
@@ -173,16 +229,16 @@ def use_segments(module: nn.Module) -> None:
         return
     for part in module.modules():
         config = getattr(part, "config", None)
-        if config is not None and part is not module and type(config).__name__.lower().endswith("visionconfig"):
+        if config is not None and part is not module and _OF_VISION.search(type(config).__name__):
             setattr(config, _IMPLEMENTATION, _SEGMENTED)
 
 
-def _placeholders(module: nn.Module, inputs: Mapping[str, Any], batch: int, counted: int) -> int:
-    """Tokens of a sample that its images take the place of; 0 where the model reads images in another way."""
-    features = _features_of(module)
+def placeholders_of(features: Any, inputs: Mapping[str, Any], batch: int, counted: int) -> int:
+    """Tokens of a sample that its images or sound take the place of; 0 where the model reads them in another way."""
     if features is None:
         return 0
-    named = {k: v for k, v in inputs.items() if k in inspect.signature(features).parameters}
+    names = inspect.signature(features).parameters
+    named = {k: v for k, v in inputs.items() if k in names or "args" in names}
     with torch.no_grad(), images_filled(counted), BesideMeta():
         found = features(**named)
     for name in ("pooler_output", "last_hidden_state"):
@@ -192,7 +248,9 @@ def _placeholders(module: nn.Module, inputs: Mapping[str, Any], batch: int, coun
 
 
 def _features_of(module: nn.Module) -> Any:
-    owners = (module, getattr(module, "model", None))
+    owners = [module, getattr(module, "model", None)]
+    if "image_merge_sizes" in inspect.signature(module.forward).parameters:  # which the module's own method leaves out
+        owners.reverse()
     return next((found for each in owners if (found := getattr(each, "get_image_features", None))), None)
 
 
@@ -206,22 +264,48 @@ def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
     return next((value for value in (getattr(config, name, None) for name in names) if value is not None), default)
 
 
+def _square(vision: Any) -> int:
+    """Pixels of a side of the squares that become one token each."""
+    merged = 4 if vision.model_type in _IN_ONE_ROW else _first(vision, ("spatial_merge_size", "merge_kernel_size"), 2)
+    return int(vision.patch_size) * int(merged if isinstance(merged, int) else merged[0])
+
+
+def _rounded(side: int, square: int) -> int:
+    return max(round(side / square), 1) * square
+
+
 def _patches(vision: Any, count: int, height: int, width: int, channels: int) -> dict[str, Any]:
-    """Images cut into patches by their processor (Qwen-VL, GLM-V)."""
-    patch, merged = int(vision.patch_size), int(_first(vision, ("spatial_merge_size",), 2))
-    _check_grid(patch * merged, height, width)
+    """Images cut into patches by their processor (Qwen-VL, GLM-V); Kimi's keep the two sides of a patch."""
+    patch = int(vision.patch_size)
+    _check_grid(_square(vision), height, width)
     rows, columns = height // patch, width // patch
     frames = int(_first(vision, ("temporal_patch_size",), 1))
+    of_patch = (channels, patch, patch) if vision.model_type in _WHOLE else (channels * frames * patch * patch,)
     return {
-        "pixel_values": torch.zeros(count * rows * columns, channels * frames * patch * patch),
+        "pixel_values": torch.zeros(count * rows * columns, *of_patch),
         "image_grid_thw": torch.tensor([[1, rows, columns]] * count, device="cpu"),
+    }
+
+
+def _rows_of_patches(vision: Any, count: int, height: int, width: int, channels: int) -> dict[str, Any]:
+    """Images cut into patches, with the number of rows and columns of each (LFM2-VL), or all in one row (MiniCPM-V)."""
+    patch = int(vision.patch_size)
+    _check_grid(_square(vision), height, width)
+    rows, columns = height // patch, width // patch
+    shapes = torch.tensor([[rows, columns]] * count, device="cpu")
+    if vision.model_type in _IN_ONE_ROW:
+        return {"pixel_values": torch.zeros(1, channels, patch, patch * count * rows * columns), "target_sizes": shapes}
+    return {
+        "pixel_values": torch.zeros(count, rows * columns, channels * patch * patch),
+        "pixel_attention_mask": torch.ones(count, rows * columns, dtype=torch.long, device="cpu"),
+        "spatial_shapes": shapes,
     }
 
 
 def _check_grid(grid: int, height: int, width: int) -> None:
     """Raises `JobError` for a size that is no multiple of the squares to which the model resizes its images."""
     if height % grid or width % grid:
-        near = f"{max(round(height / grid), 1) * grid}x{max(round(width / grid), 1) * grid}"
+        near = f"{_rounded(height, grid)}x{_rounded(width, grid)}"
         raise JobError(
             f"input image_size {height}x{width} does not divide into squares of {grid} pixels, to which this model "
             f"resizes its images; write image_size={near}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,10 +19,21 @@ from torch import Tensor, nn
 from precision_time.checks import show
 from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
+from precision_time.zoo.models.hf_batch import Batch, Loss, own_loss
+from precision_time.zoo.models.hf_errors import check_type, from_config, refusal, without_loss
 from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
-from precision_time.zoo.models.hf_heads import Batch, Loss, auto_class, make_batch, own_loss
-from precision_time.zoo.models.hf_images import freeze, images_filled, images_of, use_segments, with_placeholders
+from precision_time.zoo.models.hf_heads import auto_class, make_batch, sees
+from precision_time.zoo.models.hf_images import (
+    Media,
+    freeze,
+    images_filled,
+    images_of,
+    use_segments,
+    with_placeholders,
+)
 from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
+from precision_time.zoo.models.hf_sound import hears, sound_of
+from precision_time.zoo.models.hf_windows import within_windows
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -83,26 +94,45 @@ def build(config: Config, sizes: Sizes) -> Workload:
     content = read(str(config["path"]))
     check_numbers(content, str(config["path"]))
     options = {key: value for key, value in content.items() if key not in NOT_OPTIONS}
-    hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
+    kind, name = content["model_type"], "/".join(content.get("architectures") or ["the model"])
+    check_type(kind, transformers)
+    hf_config = from_config(name, kind, lambda: transformers.AutoConfig.for_model(kind, **options))
     for part in (hf_config, hf_config.get_text_config()):
         part.use_cache = False
     for name in _LEFT_OUT & vars(hf_config).keys():
         setattr(hf_config, name, 0.0)
     task, assumed = auto_class(content, transformers, hf_config)
+    _name_tokens(hf_config)
     if task == "AutoModelForSequenceClassification":
-        if hf_config.pad_token_id is None:
-            hf_config.pad_token_id = 0  # decoders need one to find the last token of a batch
+        for part in (hf_config, hf_config.get_text_config()):
+            if getattr(part, "pad_token_id", None) is None:
+                part.pad_token_id = 0  # decoders need one to find the last token of a batch
         if not hf_config.problem_type and hf_config.num_labels > 1:
             hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
-    module = _built(getattr(transformers, task), hf_config)
-    if task == "AutoModelForImageTextToText":
+    module = from_config(name, kind, lambda: _built(getattr(transformers, task), hf_config))
+    names = inspect.signature(module.forward).parameters
+    if task == "AutoModelForImageTextToText" and "input_ids" in names and sees(names):
         batch = _with_images(module, hf_config, sizes)
+    elif hears(module):
+        batch = _filled(module, hf_config, sizes, sound_of)
     else:
-        batch = make_batch(task, hf_config, sizes)
+        batch = within_windows(task, hf_config, sizes, make_batch(task, hf_config, sizes, names))
     frozen = freeze(module, str(config.get("freeze", "none")))
     notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module),
              *assumed_experts(hf_config, sizes))  # fmt: skip
     return Workload(module, batch.inputs, _quiet(batch.loss or own_loss), assumptions=notes)
+
+
+_SPECIAL = {"decoder_start_token_id": 0, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+"""Tokens that models look up and files may leave out -> a place in the vocabulary."""
+
+
+def _name_tokens(hf_config: Any) -> None:
+    for name, place in _SPECIAL.items():
+        if hf_config.is_encoder_decoder and getattr(hf_config, name, None) is None:
+            setattr(hf_config, name, place)
+        elif not hasattr(hf_config, name):
+            setattr(hf_config, name, None)
 
 
 def _built(factory: Any, hf_config: Any) -> nn.Module:
@@ -123,32 +153,45 @@ def _with_images(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
         text = tokens(count, length)
         return Batch({"input_ids": text, "labels": text}, notes=(TEXT_ALONE,))
     use_segments(module)
+    return _filled(module, hf_config, sizes, images_of)
+
+
+def _filled(module: nn.Module, hf_config: Any, sizes: Sizes, media_of: Callable[..., Media]) -> Batch:
+    """Text with images or sound in the place of some of its tokens."""
+    length, count = int(sizes["seq_len"]), int(sizes["batch_size"])
     try:
-        images = images_of(module, hf_config, sizes)
+        media = media_of(module, hf_config, sizes)
     except PrecisionTimeError:
         raise
     except Exception as error:
-        raise _untraced(error) from error
-    text = tokens(count, length + images.placeholders)
-    placed = with_placeholders(hf_config, count, length, images.placeholders)
-    inputs = {**images.inputs, "input_ids": placed, "labels": text}
+        raise _untraced(error, media_of) from error
+    text = tokens(count, length + media.placeholders)
+    placed = with_placeholders(hf_config, count, length, media.placeholders, media.token)
+    inputs = {**media.inputs, "input_ids": placed, "labels": text}
+    if not getattr(hf_config, "use_decoder_only_language_model", True):  # T5 reads all of it and writes the answer
+        inputs["labels"] = tokens(count, int(sizes.get("target_len", length)))
     if "token_type_ids" in inspect.signature(module.forward).parameters:
         inputs["token_type_ids"] = text
 
     def loss(module: nn.Module, inputs: dict[str, Any]) -> Tensor:
         try:
-            with images_filled(images.counted):
+            with images_filled(media.counted):
                 return own_loss(module, inputs)
         except PrecisionTimeError:
             raise
         except Exception as error:
-            raise _untraced(error) from error
+            raise _untraced(error, media_of) from error
 
-    return Batch(inputs, loss, (images.note,))
+    return Batch(inputs, loss, (media.note,))
 
 
-def _untraced(error: Exception) -> CaptureError:
+def _untraced(error: Exception, media_of: Callable[..., Media]) -> CaptureError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if media_of is sound_of:
+        return CaptureError(
+            f"sound of this model could not be traced without data ({reason}); give input audio_frames as its "
+            "processor makes them, or your own module (FILE.py:FUNCTION)"
+        )
     return CaptureError(
         f"images of this model could not be traced without data ({reason}); write input images=0 to train it on text "
         "alone, or give your own module (FILE.py:FUNCTION)"
@@ -163,7 +206,22 @@ def _quiet(loss: Loss) -> Loss:
         logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
         try:
             with scan_kernels(module), even_experts(module):
-                return loss(module, inputs)
+                found = loss(module, inputs)
+            if found is None:
+                raise without_loss(module, inputs)
+            return found
+        except PrecisionTimeError:
+            raise
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise refusal(module, inputs, error) from error
         finally:
             logging.set_verbosity(verbosity)
 

@@ -1,0 +1,146 @@
+"""Models that transformers registers with a head for training, traced by config: `python -m benchmarks.hub_models`.
+
+A config names its `model_type` and architecture; all else is the default of its class, which often is the shape of a
+published model. Where those defaults contradict each other, COMPLETED has what makes them whole. Each model is traced
+in a process of its own, in amp-bf16 with 2 samples. Writes benchmarks/results/hub_models.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed import RESULTS
+from precision_time.capture.captured_model import capture_model
+from precision_time.errors import PrecisionTimeError
+from precision_time.job import Job
+from precision_time.report.table import Table
+
+SECONDS = 120
+HEADS = (
+    "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "MASKED_LM", "IMAGE_CLASSIFICATION",
+    "OBJECT_DETECTION", "SEMANTIC_SEGMENTATION", "CTC", "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION",
+    "DEPTH_ESTIMATION", "SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "MULTIPLE_CHOICE",
+    "MASKED_IMAGE_MODELING", "PRETRAINING",
+)  # fmt: skip
+"""Names in transformers' MODEL_FOR_..._MAPPING_NAMES."""
+_GEMMA: Mapping[str, Any] = {
+    "vision_config": {"model_type": "siglip_vision_model", "image_size": 896, "patch_size": 14}
+}
+_GLM: Mapping[str, Any] = {
+    "text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12],
+                                        "partial_rotary_factor": 0.5}},
+    "vision_config": {"out_hidden_size": 4096},
+}  # fmt: skip
+COMPLETED: Mapping[str, Mapping[str, Any]] = {
+    "aria": {"vision_config": {"image_size": 490, "patch_size": 14}},
+    "beit": {"out_indices": [3, 5, 7, 11]},
+    "cosmos3_omni": {"vision_config": {"out_hidden_size": 4096}},
+    "deepseek_v2": {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "exaone4_5": {"vision_config": {"out_hidden_size": 4096}},
+    "gemma3": _GEMMA,
+    "gemma4": {"vision_config": {}, "text_config": {}},
+    "glm46v": _GLM,
+    "glm4v": _GLM,
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "idefics3": {"vision_config": {"image_size": 256, "patch_size": 32}},
+    "llama4": {"vision_config": {"vision_output_dim": 4096, "projector_output_dim": 4096, "intermediate_size": 5632,
+                                 "hidden_size": 1408, "image_size": 336, "patch_size": 14}},
+    "lw_detr": {"projector_scale_factors": [1.0]},
+    "ministral": {"head_dim": 128},
+    "moonshine_streaming": {"num_key_value_heads": 8},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+    "qwen3_asr": {"audio_config": {"output_dim": 2048}},
+    "qwen3_omni_moe_thinker": {"vision_config": {"out_hidden_size": 2048},
+                               "text_config": {"hidden_size": 2048, "head_dim": 128}},
+    "qwen3_vl": {"vision_config": {"out_hidden_size": 4096}},
+    "qwen3_vl_moe": {"vision_config": {"out_hidden_size": 2048}},
+    "shieldgemma2": _GEMMA,
+    "smolvlm": {"vision_config": {"image_size": 256, "patch_size": 32}},
+    "wav2vec2-bert": {"vocab_size": 32},
+    "wav2vec2-conformer": {"vocab_size": 32},
+    "xmod": {"default_language": "en_XX"},
+}  # fmt: skip
+"""model_type -> keys without which the defaults of its classes describe no model."""
+
+
+def models() -> Iterator[tuple[str, str, str]]:
+    """(head, model_type, architecture) of every model, once."""
+    from transformers.models.auto import modeling_auto
+
+    seen = set()
+    for head in HEADS:
+        for kind, names in getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES").items():
+            name = names if isinstance(names, str) else names[0]
+            if (kind, name) not in seen:
+                seen.add((kind, name))
+                yield head, kind, name
+
+
+def refusal(kind: str, name: str) -> str:
+    """Why a model is not traced; "" where it is."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        signal.alarm(SECONDS)
+        os.write(writing, _traced(kind, name).encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        said = answer.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    return f"ended with status {status} (limit: {SECONDS} s)" if status else said
+
+
+def _traced(kind: str, name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps({"model_type": kind, "architectures": [name], **COMPLETED.get(kind, {})}))
+        try:
+            job = Job(f"hf:{path}", precision="amp-bf16", batch_size=2, gpu="h100-80gb-sxm")
+            capture_model(job, few_layers=True)
+        except PrecisionTimeError as error:
+            return str(error).split("; hf:")[0].replace(f"hf:{path}", "its config")
+        except Exception as error:
+            return f"{type(error).__name__} without a sentence: {error}"
+    return ""
+
+
+def main() -> None:
+    import transformers
+
+    refused: list[tuple[str, str, str]] = []
+    counted: Counter[str] = Counter()
+    for head, kind, name in models():
+        counted[head] += 1
+        said = refusal(kind, name)
+        if said:
+            refused.append((head, name, said.replace("|", "/")))
+    missing = Counter(head for head, _, _ in refused)
+    heads = Table(
+        ("head", "models", "traced"), [(each, str(counted[each]), str(counted[each] - missing[each])) for each in HEADS]
+    )
+    total = sum(counted.values())
+    text = (
+        f"# Models of transformers {transformers.__version__}\n\n`python -m benchmarks.hub_models`: every model with a "
+        f"head for training, from the defaults of its config, in amp-bf16. {total - len(refused)} of {total} are "
+        f"traced.\n\n{heads.markdown()}\n\nThose that are refused, and the sentence:\n\n"
+        f"{Table(('head', 'architecture', 'sentence'), refused, left=3).markdown()}\n"
+    )
+    (RESULTS / "hub_models.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
