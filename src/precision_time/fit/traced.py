@@ -341,6 +341,8 @@ def read(tables: Path, names: Iterable[str] = ALL) -> Traced:
     cases, case = np.unique(lines["case"].to_numpy(), return_inverse=True)
     works = pd.read_parquet(tables / WORKS)
     works = works[works["case"].isin(cases)]
+    if "replaces" not in works:  # traced before works in wider arithmetic were
+        works["replaces"] = -1
     own, wider = works[works["replaces"] < 0], works[works["replaces"] >= 0]
     begins = np.searchsorted(own["case"].to_numpy(), wider["case"].to_numpy())
     gpus: Mapping[int, str] = dict(zip(lines["case"], lines["gpu"], strict=True))
