@@ -258,12 +258,11 @@ def test_the_shipped_factors_were_fitted_to_the_tables_of_the_repository() -> No
 
 
 IN_ORDER = (
-    "dle-pt-tft-electricity-train-a100-80gb-sxm-dgx-a100-1x-tf32-b1024",
     "dle-pt-transformer-xl-large-wikitext103-train-v100-32gb-sxm-dgx-2h-1x-fp32-b8",
     "dle-pt-efficientnet-b4",
     "dle-pt-bert-large",
 )
-"""Rows with products too small for matrix units, in a node of another clock, and with kernels of weaker devices."""
+"""Rows in a node of another clock, and with kernels that weaker devices bound."""
 
 
 def test_the_fit_times_kernels_as_predict_does() -> None:
