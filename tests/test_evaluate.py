@@ -795,7 +795,7 @@ def _words(cells: dict[str, str], row: Row) -> Job:
         words["framework"] = cells["framework"]
     terms, config = [], [words["model_config"]] if "model_config" in words else []
     for name, _, value in (text.partition(" ") for text in row.assumed):
-        if name.startswith("overlap_") or name in ("etp", "dispatcher"):
+        if name.startswith("overlap_") or name in ("etp", "dispatcher", "shard", "capacity_factor"):
             terms.append(f"{name}={value}")
         elif name == "dropout":
             config.append(f"dropout={value}")

@@ -22,6 +22,7 @@ from precision_time.timing.kernel_factors import (
     AXES,
     FILE,
     LARGEST,
+    MEMORY,
     NO_FACTORS,
     PARTS,
     SIZE,
@@ -279,3 +280,34 @@ def test_the_fit_times_kernels_as_predict_does() -> None:
         timed, _ = case_of(row, row.job).run(StepConstants(factors=factors))
         known = float(timed.work_s @ timed.calls_per_kind[timed.works.owner])
         assert of_job[steps.traced.case[number]] == pytest.approx(known, rel=1e-3), row.id
+
+
+def test_a_product_takes_wider_arithmetic_where_that_is_faster_and_then_moves_no_factor() -> None:
+    sizes = [(64, 1024, 160, 8), (1, 4096, 4096, 4096)]
+    own, wider = ([matmul_work(size, math, 4.0) for size in sizes] for math in ("tf32", "fp32"))
+    narrow_s, wide_s = (PLAIN.seconds(works, A100).seconds for works in (own, wider))
+    assert wide_s[0] < narrow_s[0]
+    assert narrow_s[1] < wide_s[1]
+    steps = steps_of(PLAIN, families=1)
+    rows, table = steps.rows[:1], WorkTable.from_works(own)
+    one = Steps(
+        Traced(
+            rows,
+            np.zeros(1, dtype=np.intp),
+            np.zeros(1),
+            table,
+            np.zeros(2, dtype=np.intp),
+            np.ones(2),
+            WorkTable.from_works(wider),
+            np.arange(2),
+            (A100.name,),
+            np.ones(1),
+        )
+    )
+    nothing = np.zeros(len(one.design.names))
+    assert one.seconds(nothing)[0] <= (wide_s[0] + narrow_s[1]) * (1 + 1e-9)
+    one.replace_works(nothing)
+    assert np.isnan(one.replaced).tolist() == [False, True]
+    _, _, slopes = one._works(nothing)
+    assert slopes[MEMORY][0] == 0.0
+    assert slopes[MEMORY][1] > 0.0
