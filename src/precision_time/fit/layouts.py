@@ -72,7 +72,7 @@ FACTORS: tuple[Factor, ...] = (
     Factor("attention.bwd.triton128|hopper", 3.0, 0.3, "the same, backward"),
     Factor("products.ampere|half", 1.0, 0.05, _LARGE),
     Factor("products.hopper|half", 1.0, 0.1, _LARGE),
-    Factor("products.hopper|rowwise", 1.0, 0.3, "fp8 kernels with a scale for each row: no table"),
+    Factor("products.hopper|rowwise", 1.0, 0.15, "fp8 kernels with a scale for each row: no table"),
     Factor("kernels.cdna3", 1.3, 0.3, "kernels of AMD's GPUs: no table measures them"),
     Factor("attention.flash2|cdna3", 2.0, 0.4, "attention there, in addition: nothing measured"),
 )

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from precision_time.hardware.catalog import after_fit, stronger_gpus, weaker_gpus
 from precision_time.hardware.gpu import Gpu
 from precision_time.timing.kernels import KernelModel, KernelTimes
-from precision_time.timing.work import CONVOLUTIONS
+from precision_time.timing.work import CONV_DEPTHWISE, CONV_GROUPED
 from precision_time.timing.work_table import WorkTable
 
 _HALF = ("fp16", "bf16")
+_OWN_KERNELS = (CONV_GROUPED, CONV_DEPTHWISE)
 TimesOf = Callable[[tuple[Gpu, ...]], Mapping[Gpu, KernelTimes]]
 """The times of works on several GPUs."""
 
@@ -52,12 +53,12 @@ def may_widen(key: tuple[str, str, str, str], gpu: Gpu) -> bool:
     """Whether a library runs works of a class (family, variant, arithmetic, dtype class) in wider arithmetic where that
     is faster.
 
-    TF32 and fp8 are ways to compute that kernels are free not to use, and products in half precision have kernels
-    without matrix units. Convolutions in half precision keep theirs even where they are slow (grouped ones in NHWC take
+    TF32 and fp8 are ways to compute that kernels are free not to use, and there are kernels for halves without matrix
+    units. Grouped and depthwise convolutions in half precision keep theirs even where they are slow (in NHWC some take
     several times as long): published steps say so.
     """
     family, _, math, _ = key
-    return family not in CONVOLUTIONS or math not in _HALF or math not in gpu.peaks
+    return family not in _OWN_KERNELS or math not in _HALF or math not in gpu.peaks
 
 
 def in_order(gpu: Gpu, times_of: TimesOf) -> KernelTimes:
