@@ -300,6 +300,27 @@ def test_a_recurrent_layer_is_one_operator_each_way(layer: Any, gates: int) -> N
     assert flops == 2 * 3 * 10 * gates * 16 * (8 + 16)
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_the_state_that_an_encoder_hands_to_its_decoder_has_a_gradient(layer: Any) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = layer(8, 16, 2, bidirectional=True), layer(8, 16, 2, bidirectional=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            decoded: torch.Tensor = self.decoder(x, self.encoder(x)[1])[0]
+            return decoded
+
+    graph = trace(lambda: total(Net(), torch.ones(10, 3, 8)))
+    assert names(graph, Phase.BACKWARD)["pt.rnn_backward"] == 2
+    assert all(p.ready >= 0 for p in graph.parameters)
+    (with_states,) = [
+        k for k in graph.kinds if k.name == "pt.rnn_backward" and (4, 3, 16) in {o.shape for o in k.outputs}
+    ]
+    plain = next(k for k in graph.kinds if k.name == "pt.rnn_backward" and k is not with_states)
+    assert [w.flops for w in works(with_states, OPTIONS) or []] == [w.flops for w in works(plain, OPTIONS) or []]
+
+
 def test_dropout_is_one_kernel_each_way() -> None:
     graph = trace(lambda: total(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1)), torch.ones(4, 8)))
     assert names(graph, Phase.FORWARD)["native_dropout"] == 1

@@ -51,7 +51,8 @@ class Net(nn.Module):
     def forward(self, tokens):
         x = self.norm(self.embed(tokens))
         x = self.conv(x.transpose(1, 2)).transpose(1, 2)
-        x = self.rnn(x)[0]
+        x, state = self.rnn(x)
+        x = self.rnn(x, state)[0]
         q = x.view(x.shape[0], x.shape[1], 2, 16).transpose(1, 2)
         x = F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(2)
         q = self.rms(x).view(x.shape[0], x.shape[1], 2, 16).transpose(1, 2)
@@ -82,7 +83,9 @@ def test_every_operator_of_a_step_runs_again_by_itself(own_model: str, precision
     assert {"aten.convolution", "pt.rnn_backward", "pt.attention_backward", "aten.embedding_dense_backward",
             "aten.native_layer_norm_backward", "aten.addmm"} <= {each.kind.name for each in found}  # fmt: skip
     assert precision == "amp-bf16" or "pt.rms_norm_backward" in {each.kind.name for each in found}
-    assert "precision_time::attention_backward.learned" in {each.recorded.overload for each in found}
+    assert {"precision_time::attention_backward.learned", "precision_time::rnn_backward.states"} <= {
+        each.recorded.overload for each in found
+    }
     for each in found:
         call_of(each.recorded, CPU)()
     wanted = {kind for kind in capture_model(job, None, "cpu").graph.kinds if kind.inputs}

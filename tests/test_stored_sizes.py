@@ -26,11 +26,9 @@ SMALLEST = {entry.builder: name for name, entry in sorted(SHIPPED.items(), key=l
 """Of each builder, the model with the fewest parameters."""
 
 WITHOUT_GRADIENT = {
-    "esm2-150m": ("esm.contact_head.",),
+    **dict.fromkeys((name for name in SHIPPED if name.startswith("esm2-")), ("esm.contact_head.",)),
     "sam-b": ("prompt_encoder.", "mask_decoder.iou_prediction_head."),
-    # A single static variable is selected without a context; cuDNN's fused layer in the capture gives its initial
-    # state, which the other two contexts compute, no gradient.
-    "tft": ("static_selection.joint.context.weight", "contexts.2.", "contexts.3."),
+    "tft": ("static_selection.joint.context.weight",),  # a single static variable is selected without a context
 }
 """Beginnings of the names of weights that their loss does not reach, by model."""
 

@@ -43,6 +43,11 @@ _library.define(
     "rnn_backward(Tensor grad, Tensor input, Tensor[] weights, Tensor output, Tensor reserve, int mode, int hidden,"
     " int layers, bool bidirectional, bool batch_first) -> (Tensor, Tensor[])"
 )
+# The same with gradients of the initial states, which an encoder hands to its decoder.
+_library.define(
+    "rnn_backward.states(Tensor grad, Tensor input, Tensor[] weights, Tensor output, Tensor reserve, int mode,"
+    " int hidden, int layers, bool bidirectional, bool batch_first, Tensor[] states) -> (Tensor, Tensor[], Tensor[])"
+)
 # As aten::_fused_rms_norm and its backward, which torch before that kernel does not have.
 _library.define("rms_norm(Tensor input, int[] normalized_shape, Tensor? weight) -> (Tensor, Tensor)")
 _library.define(
@@ -94,6 +99,10 @@ def _rnn_backward_shape(grad: Any, x: Any, weights: Any, *rest: Any) -> Any:
     return torch.empty_like(x), [torch.empty_like(w) for w in weights]
 
 
+def _rnn_states_backward_shape(grad: Any, x: Any, weights: Any, *rest: Any) -> Any:
+    return *_rnn_backward_shape(grad, x, weights), [torch.empty_like(state) for state in rest[-1]]
+
+
 def _rms_norm_shape(x: Any, normalized_shape: Any, weight: Any) -> Any:
     dims = len(normalized_shape)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -111,6 +120,7 @@ _library.impl("attention.window", _attention_shape, "Meta")
 _library.impl("attention_backward.window", _attention_window_backward_shape, "Meta")
 _library.impl("rnn", _rnn_shape, "Meta")
 _library.impl("rnn_backward", _rnn_backward_shape, "Meta")
+_library.impl("rnn_backward.states", _rnn_states_backward_shape, "Meta")
 _library.impl("rms_norm", _rms_norm_shape, "Meta")
 _library.impl("rms_norm_backward", _rms_norm_backward_shape, "Meta")
 
@@ -153,19 +163,24 @@ class _WindowAttention(torch.autograd.Function):
 
 class _Rnn(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Any, mode: int, hidden: int, layers: int, bi: bool, batch_first: bool, *weights: Any
-    ) -> Any:
-        out, state, reserve = torch.ops.precision_time.rnn(x, list(weights), mode, hidden, layers, bi, batch_first)
-        ctx.save_for_backward(x, out, reserve, *weights)
-        ctx.options = (mode, hidden, layers, bi, batch_first)
+    def forward(ctx: Any, x: Any, setting: tuple[Any, ...], count: int, *states_and_weights: Any) -> Any:
+        """`setting`: arguments of `rnn` after the weights; `count` of the tensors after it are initial states."""
+        weights = states_and_weights[count:]
+        out, state, reserve = torch.ops.precision_time.rnn(x, list(weights), *setting)
+        ctx.save_for_backward(x, out, reserve, *states_and_weights)
+        ctx.setting, ctx.count = setting, count
         return out, state
 
     @staticmethod
     def backward(ctx: Any, grad: Any, _state_grad: Any) -> Any:
-        x, out, reserve, *weights = ctx.saved_tensors
-        grad_x, grads = torch.ops.precision_time.rnn_backward(grad, x, weights, out, reserve, *ctx.options)
-        return (grad_x, None, None, None, None, None, *grads)
+        x, out, reserve, *states_and_weights = ctx.saved_tensors
+        states, weights = states_and_weights[: ctx.count], states_and_weights[ctx.count :]
+        saved = (grad, x, weights, out, reserve, *ctx.setting)
+        if not any(ctx.needs_input_grad[3 : 3 + ctx.count]):
+            grad_x, grads = torch.ops.precision_time.rnn_backward(*saved)
+            return (grad_x, None, None, *(None for _ in states), *grads)
+        grad_x, grads, grad_states = torch.ops.precision_time.rnn_backward.states(*saved, states)
+        return (grad_x, None, None, *grad_states, *grads)
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -285,8 +300,9 @@ def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
 def _rnn(mode: int) -> Any:
     def run(x: Any, hx: Any, params: Any, *options: Any) -> Any:
         _has_biases, layers, _dropout, _train, bidirectional, batch_first = options
-        first = hx[0] if isinstance(hx, (list, tuple)) else hx
-        out, state = _Rnn.apply(x, mode, first.shape[-1], layers, bidirectional, batch_first, *params)
+        states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
+        setting = (mode, states[0].shape[-1], layers, bidirectional, batch_first)
+        out, state = _Rnn.apply(x, setting, len(states), *states, *params)
         return (out, state, state) if mode == 2 else (out, state)
 
     return run

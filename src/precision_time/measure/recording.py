@@ -254,11 +254,12 @@ def _rnn(x: Any, _weights: Any, *setting: Any) -> Callable[[], Any]:
 
 
 def _rnn_backward(grad: Any, x: Any, _weights: Any, _out: Any, _reserve: Any, *setting: Any) -> Callable[[], Any]:
-    module = _rnn_module(x, *setting)
+    module = _rnn_module(x, *setting[:5])
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
-        out = module(leaf)[0]
-    leaves = [leaf, *module.parameters()]
+        states = [state.detach().requires_grad_() for given in setting[5:] for state in given]
+        out = module(leaf, *([tuple(states) if len(states) > 1 else states[0]] if states else []))[0]
+    leaves = [leaf, *module.parameters(), *states]
     return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
 
