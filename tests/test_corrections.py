@@ -256,6 +256,22 @@ def test_a_borrowed_set_sustains_less_where_more_flops_share_a_watt() -> None:
     assert efficiency("V100-PCIE-32GB", 9 * source) == efficiency("V100-PCIE-32GB", 0.0)
 
 
+def test_many_small_products_do_not_come_below_their_curve_where_no_batch_was_measured() -> None:
+    """One long product of these sides takes half of its curve's time; many that take as long together do not."""
+    many, long = (4096, 384, 64, 384), (1, 4096 * 384, 64, 384)
+
+    def ratio(shape: tuple[int, int, int, int], math: str, gpu: Gpu) -> float:
+        work = matmul_work(shape, math, 4 if math == "fp32" else 2)
+        return float((seconds(WITH, work, gpu=gpu) / seconds(WITHOUT, work, gpu=gpu)).item())
+
+    for gpu in (A100, H200):
+        assert ratio(long, "bf16", gpu) < 0.95
+        assert ratio(many, "bf16", gpu) == pytest.approx(1.0, abs=0.02)
+    grid = Correction.find(SHIPPED["corrections"], "matmul|fp32", "V100-PCIE-32GB")
+    assert grid is not None
+    assert grid.grid.batched  # that table has products of several matrices
+
+
 # --- the fit ----------------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from precision_time.timing.corrections import TERMS, Knots, coordinates
 from precision_time.timing.curves import INDEX, Array
 from precision_time.timing.kernels import KernelModel, WorkTable
 from precision_time.timing.parameters import ParameterBook
+from precision_time.timing.work import MATMUL
 
 Sets = dict[str, dict[str, Any]]
 
@@ -74,6 +75,7 @@ def fit_class(groups: Sequence[Rows], sets: Sets, devices: bool = True) -> dict[
         "rows": sum(len(rows) for rows in groups),
         "file": groups[0].source,
         "strength": strength,
+        **({"batched": problem.batched} if problem.curve == MATMUL else {}),
         "knots": {name: at.tolist() for name, at in problem.knots.items()},
         "shared": problem.as_tables(shared),
         "devices": departures,
@@ -116,6 +118,11 @@ class Problem:
         self.rules = Monotone(curve, self.knots)
         self.designs = [self._design(base) for base in bases]
         self.rough, self.size = self._penalties()
+
+    @property
+    def batched(self) -> bool:
+        """Whether some rows are products of several matrices."""
+        return any(float(base.table.shape[0].max()) > 1.0 for base in self.bases)
 
     def _design(self, base: Base) -> Array:
         every = np.arange(len(base.busy))

@@ -151,9 +151,11 @@ class Knots:
 class Grid:
     """The knots of one class of kernels, which the tables of all devices share."""
 
-    __slots__ = ("_knots", "_offsets", "_one", "_other", "_wide", "curve")
+    __slots__ = ("_knots", "_offsets", "_one", "_other", "_wide", "batched", "curve")
 
-    def __init__(self, curve: str, knots: Mapping[str, Array]) -> None:
+    def __init__(self, curve: str, knots: Mapping[str, Array], batched: bool = True) -> None:
+        """`batched`: whether products of several matrices were measured."""
+        self.batched = batched
         names = [CURVE, *AXES[curve]]
         axes = [knots[name] for name in names]
         self.curve, self._knots = curve, Knots(axes)
@@ -167,8 +169,19 @@ class Grid:
         """g of the works at positions `at`, whose curve takes `busy` seconds.
 
         `tables`: the entries of the tables of one or more devices, one after another; `start`: where those of each
-        work's device begin.
+        work's device begin. Where no batch was measured, g of a long curve is that of one large product: many small
+        ones do not come below their curve by more than one of them does.
         """
+        found = self._log2_factor(tables, start, busy, columns, at)
+        if not self.batched and len(several := np.flatnonzero(columns.shape[0, at] > 1.0)):
+            of_several = at[several]
+            each = busy[several] / columns.shape[0, of_several]
+            start = start[several] if isinstance(start, np.ndarray) else start
+            alone = self._log2_factor(tables, start, each, columns, of_several)
+            found[several] = np.maximum(found[several], np.minimum(alone, 0.0))
+        return found
+
+    def _log2_factor(self, tables: Array, start: Any, busy: Array, columns: Columns, at: Any) -> Array:
         below, share = self._knots.places(
             np.array([values for _, values in coordinates(self.curve, busy, columns, at)])
         )
@@ -199,7 +212,7 @@ class Correction:
             return None
         knots = {name: np.array(at, dtype=np.float64) for name, at in entry["knots"].items()}
         tables = [np.array(table, dtype=np.float64) for table in entry["devices"].get(device, entry["shared"])]
-        return cls(grid or Grid(key.partition("|")[0], knots), tables)
+        return cls(grid or Grid(key.partition("|")[0], knots, entry.get("batched", True)), tables)
 
     @cached_property
     def flat(self) -> Array:

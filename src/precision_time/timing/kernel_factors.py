@@ -43,6 +43,9 @@ _WITHOUT = frozenset({"attention", "optimizer"})
 """Families without factors: tables measure attention, and steps tell an optimizer's kernels badly from its launches."""
 _OTHERS = {"product": 0.05, "stream": 0.1, "other": 0.3}
 """The same of kernels that are no convolutions: kernel tables measure products and streams, and nothing else."""
+OF_TRAFFIC = 0.15
+"""The same of all kernels that memory limits, in half precision on an architecture: tables measure them in single
+precision alone, and threads that load half as many bytes at once use less of a large bandwidth."""
 OF_DEVICE = 0.06
 """The same of all kernels, and once more of products, on one device: clocks under load."""
 
@@ -164,6 +167,8 @@ def _other_terms(of: KernelClass) -> dict[str, float]:
         f"{of.family}|{of.dtype_class}": 0.5 * common,
         f"{of.family}|{of.dtype_class}|{of.arch}": 0.8 * width,
     }
+    if kind != "product" and of.dtype_class == "half":
+        found[f"traffic|half|{of.arch}"] = OF_TRAFFIC
     if of.variant:
         found[f"{of.family}.{of.variant}"] = 0.5 * common
     return found

@@ -22,6 +22,7 @@ from precision_time.timing.work import (
     CONV_DEPTHWISE,
     CONVOLUTIONS,
     FUSABLE_FAMILIES,
+    MATMUL,
     RIVALLED,
     TILED_CONVOLUTIONS,
     WINOGRAD,
@@ -33,6 +34,9 @@ __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
 
 # Share of peak bandwidth of NCHW transposes on tensor cores: assumed; whole steps scale it (HELPERS).
 TRANSPOSE_SHARE = 0.85
+# Least share of peak bandwidth of batches of half and fp8 products, which stream small matrices: assumed, near those of
+# pointwise kernels. The fitted share is that of large products, whose tiles are read again.
+STREAMED_SHARE = 0.88
 # Of devices that publish none: as H100. Only wave quantisation depends on it.
 DEFAULT_SM_COUNT = 132
 # Of devices that publish none: the largest last-level cache of the catalog, so that no floor is too high.
@@ -211,6 +215,8 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
         compute[:, i] = attention_seconds(
             works.shape[:, i], works.flops[i], known.values[:, :, at[i]], peaks[:, i], sms
         )
+    if known.streamed.any():
+        share = np.where(known.streamed[at] & (works.shape[0] > 1.0), np.maximum(share, STREAMED_SHARE), share)
     memory = works.bytes / (bandwidth * share)
     rival, correction = np.full_like(compute, np.inf), np.ones_like(compute)
     if len(i := works.rivals):
@@ -265,6 +271,7 @@ class _Classes:
     least_passes by class: share of its bytes that a kernel which keeps its data on chip moves
     values       parameters; `rivals`: those of Winograd, for the classes that may have works with such an alternative
     factors      `KernelFactors.vector` of all devices and classes
+    streamed     by class: whether it is of products whose tables time single matrices
     apart        by class: whether its operands pass through memory in any implementation
     cached       by device: bytes that its cache holds before and after a kernel
     corrections  measured deviations: their knots, the tables of all devices that have some, and where those of the
@@ -286,6 +293,7 @@ class _Classes:
     source: NDArray[np.int8]
     log_spread: Array
     of_device: NDArray[np.bool_]
+    streamed: NDArray[np.bool_]
     apart: NDArray[np.bool_]
     corrections: list[tuple[Grid, Array, NDArray[np.intp]]]
 
@@ -351,6 +359,9 @@ def _classes_on(
         source=table((r.source for r in found), np.int8),
         log_spread=table(r.log_spread for r in found),
         of_device=table((r.of_device for r in found), np.bool_),
+        streamed=np.array(
+            [family == MATMUL and kind in ("half", "fp8") for family, _, _, kind in classes], dtype=np.bool_
+        ),
         apart=np.array([family not in FUSABLE_FAMILIES for family, *_ in classes], dtype=np.bool_),
         corrections=_corrections([r.correction for r in found], shape),
     )
