@@ -1,5 +1,8 @@
 """Models that transformers registers with a head for training, traced by config: `python -m benchmarks.hub_models`.
 
+Answers are written to benchmarks/results/hub_models.json one by one, and kept by a later run; `--again WORD...` traces
+those models again whose architecture or type is among the words, `--again` alone all that are refused.
+
 A config names its `model_type` and architecture; all else is the default of its class, which often is the shape of a
 published model. Where those defaults contradict each other, COMPLETED has what makes them whole. Each model is traced
 in a process of its own, in amp-bf16 with 2 samples. Writes benchmarks/results/hub_models.md.
@@ -7,6 +10,7 @@ in a process of its own, in amp-bf16 with 2 samples. Writes benchmarks/results/h
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -118,14 +122,40 @@ def _traced(kind: str, name: str) -> str:
     return ""
 
 
+def _answers(again: list[str] | None) -> dict[str, str]:
+    """Architecture and type -> why it is refused, of all models; what an earlier run found is kept."""
+    import transformers
+
+    stored = RESULTS / "hub_models.json"
+    kept: dict[str, Any] = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    answers = kept.get("answers", {}) if kept.get("transformers") == transformers.__version__ else {}
+    for _, kind, name in models():
+        pair = f"{name} {kind}"
+        if pair in answers and not _traced_again(pair, answers[pair], again):
+            continue
+        answers[pair] = refusal(kind, name)
+        text = json.dumps({"transformers": transformers.__version__, "answers": answers}, indent=1, sort_keys=True)
+        stored.write_text(text + "\n", encoding="utf-8")
+    return answers
+
+
+def _traced_again(pair: str, answer: str, again: list[str] | None) -> bool:
+    if again == []:
+        return bool(answer)
+    return again is not None and any(word in pair.split() for word in again)
+
+
 def main() -> None:
     import transformers
 
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--again", nargs="*", metavar="WORD", help="architectures or types to trace again")
+    answers = _answers(parser.parse_args().again)
     refused: list[tuple[str, str, str]] = []
     counted: Counter[str] = Counter()
     for head, kind, name in models():
         counted[head] += 1
-        said = refusal(kind, name)
+        said = answers[f"{name} {kind}"]
         if said:
             refused.append((head, name, said.replace("|", "/")))
     missing = Counter(head for head, _, _ in refused)

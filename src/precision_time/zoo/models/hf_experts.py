@@ -1,9 +1,11 @@
-"""Experts whose work depends on data in transformers' own loops: with as many tokens for each.
+"""Experts, and patches of bytes, whose work depends on data in transformers' own loops: with as many tokens for each.
 
 Switch Transformers: tokens choose one expert, which takes at most `expert_capacity` tokens of a sequence
 (arXiv:2101.03961); others pass by. LongCat-Flash: of `moe_topk` choices of a token some are experts that return it as
 it is (arXiv:2509.01322); the products of the others are grouped, as those of transformers' other mixtures are. JetMoE:
-each expert has its own product, of as many rows as chose it.
+each expert has its own product, of as many rows as chose it. NLLB-MoE: transformers takes the mask of chosen experts for
+their numbers, so that expert 1 computes every token once and expert 0 once for each expert that did not get it.
+BLT: a patcher ends a patch of bytes where the next byte surprises it (arXiv:2412.09871); patches have `patch_size` bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ def assumed_experts(config: Any, sizes: Any) -> tuple[str, ...]:
         return (
             f"experts get as many tokens each, so that {share:.0%} of the choices are experts that "
             "compute; their products are grouped into one kernel, where transformers loops over the experts",
+        )
+    if kind == "blt" and config.patch_in_forward and config.patching_mode == "entropy":
+        return (f"patches have {_of_patch(config)} bytes, where the patcher ends them by what it reads",)
+    if kind == "nllb-moe":
+        return (
+            f"as transformers runs it, every token is computed {config.num_experts} times, by the experts 0 and 1 alone",
         )
     if kind != "switch_transformers":
         return ()
@@ -109,6 +117,44 @@ def _with_counts(router: Any) -> Any:
     return forward
 
 
+def _by_mask(experts: Any) -> Any:
+    def forward(hidden_states: Tensor, router_mask: Tensor, router_probs: Tensor) -> Tensor:
+        count, width = hidden_states.shape
+        result = torch.zeros_like(hidden_states)
+        chosen = torch.nn.functional.one_hot(router_mask, num_classes=experts.num_experts).permute(2, 1, 0)
+        torch.greater(chosen.sum(dim=(-1, -2)), 0)
+        for number, rows in enumerate((count * (experts.num_experts - 1), count)):
+            places = torch.zeros(rows, dtype=torch.long)
+            current = hidden_states[None, places].reshape(-1, width)
+            made = experts[f"expert_{number}"](current) * router_probs[places, places, None]
+            if experts.moe_token_dropout > 0:
+                made = experts.token_dropout(made)
+            result.index_add_(0, places, made.to(hidden_states.dtype))
+        return result
+
+    return forward
+
+
+def _of_patch(config: Any) -> int:
+    return min(int(config.patch_size), int(config.max_patch_length or config.patch_size))
+
+
+def _in_patches(patcher: Any) -> Any:
+    usual = patcher.forward
+
+    def forward(*given: Any, patch_size: int, max_patch_length: int | None = None, **options: Any) -> Any:
+        size = min(patch_size, max_patch_length or patch_size)
+
+        def lengths(entropies: Tensor, sequence_length: int, **_: Any) -> Tensor:
+            patches = 2 + -(-(sequence_length - 1) // size)  # the first two start at fixed bytes
+            return torch.zeros(entropies.shape[0], patches, dtype=torch.long)
+
+        patcher.patch_lengths_from_entropies = lengths
+        return usual(*given, patch_size=size, **options)
+
+    return forward
+
+
 class _Shares(TorchFunctionMode):
     """A router asks how many tokens chose each expert."""
 
@@ -126,5 +172,7 @@ _EVEN: dict[str, Callable[[Any], Any]] = {
     "switch_transformers.modeling_switch_transformers.SwitchTransformersSparseMLP": _evenly,
     "longcat_flash.modeling_longcat_flash.LongcatFlashExperts": _with_identities,
     "jetmoe.modeling_jetmoe.JetMoeTopKGating": _with_counts,
+    "nllb_moe.modeling_nllb_moe.NllbMoeExperts": _by_mask,
+    "blt.modeling_blt.BltPatcher": _in_patches,
 }
 """Layers of transformers' models -> what makes their forward."""

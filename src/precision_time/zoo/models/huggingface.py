@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from precision_time.zoo.models.hf_batch import Batch, Loss, own_loss
 from precision_time.zoo.models.hf_errors import check_type, from_config, refusal, without_loss
 from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
 from precision_time.zoo.models.hf_heads import auto_class, make_batch, sees
+from precision_time.zoo.models.hf_image_places import images_by
 from precision_time.zoo.models.hf_images import (
     Media,
     freeze,
@@ -57,6 +58,8 @@ NOT_OPTIONS = frozenset(
 MOST, MOST_LAYERS = 10**12, 10**4
 """Largest number of a configuration, and of a key that counts layers."""
 TEXT_ALONE = "text alone: samples have no images, and the weights of the vision tower and its projector are frozen"
+_OF_IMAGES = frozenset(["AutoModelForImageTextToText", "AutoModelForSeq2SeqLM"])
+"""Classes of models of text with images; one that reads and one that writes the text may be registered as either."""
 _IMAGES = re.compile(r"vision|visual|image|multi_modal_projector")
 _UNBOUNDED = "time_step_limit"
 """Key of state space models that transformers writes as [0.0, Infinity], which is also the default of their classes."""
@@ -111,7 +114,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
             hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
     module = from_config(name, kind, lambda: _built(getattr(transformers, task), hf_config))
     names = inspect.signature(module.forward).parameters
-    if task == "AutoModelForImageTextToText" and "input_ids" in names and sees(names):
+    if task in _OF_IMAGES and "input_ids" in names and sees(names):
         batch = _with_images(module, hf_config, sizes)
     elif hears(module):
         batch = _filled(module, hf_config, sizes, sound_of)
@@ -119,8 +122,27 @@ def build(config: Config, sizes: Sizes) -> Workload:
         batch = within_windows(task, hf_config, sizes, make_batch(task, hf_config, sizes, names))
     frozen = freeze(module, str(config.get("freeze", "none")))
     notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module),
-             *assumed_experts(hf_config, sizes))  # fmt: skip
+             *assumed_experts(hf_config, sizes), *_left_out(names, batch))  # fmt: skip
     return Workload(module, batch.inputs, _quiet(batch.loss or own_loss), assumptions=notes)
+
+
+_MEDIA = {
+    "images": ("pixel_values", "image_pixel_values", "image_patches", "flattened_patches"),
+    "sound": ("input_features", "input_values", "audio_input_features"),
+}
+"""Kind -> arguments of models of text by which they take it."""
+
+
+def _left_out(names: Collection[str], batch: Batch) -> tuple[str, ...]:
+    """What else than text a model takes and the samples have not."""
+    if "input_ids" not in batch.inputs or TEXT_ALONE in batch.notes:
+        return ()
+    missing = [
+        kind
+        for kind, given in _MEDIA.items()
+        if any(name in names for name in given) and not any(name in batch.inputs for name in given)
+    ]
+    return (f"samples have no {' and no '.join(missing)}, which this model can take",) if missing else ()
 
 
 _SPECIAL = {"decoder_start_token_id": 0, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
@@ -153,7 +175,7 @@ def _with_images(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
         text = tokens(count, length)
         return Batch({"input_ids": text, "labels": text}, notes=(TEXT_ALONE,))
     use_segments(module)
-    return _filled(module, hf_config, sizes, images_of)
+    return _filled(module, hf_config, sizes, images_by(inspect.signature(module.forward).parameters) or images_of)
 
 
 def _filled(module: nn.Module, hf_config: Any, sizes: Sizes, media_of: Callable[..., Media]) -> Batch:
@@ -168,8 +190,11 @@ def _filled(module: nn.Module, hf_config: Any, sizes: Sizes, media_of: Callable[
     text = tokens(count, length + media.placeholders)
     placed = with_placeholders(hf_config, count, length, media.placeholders, media.token)
     inputs = {**media.inputs, "input_ids": placed, "labels": text}
-    if not getattr(hf_config, "use_decoder_only_language_model", True):  # T5 reads all of it and writes the answer
-        inputs["labels"] = tokens(count, int(sizes.get("target_len", length)))
+    if hf_config.is_encoder_decoder or not getattr(hf_config, "use_decoder_only_language_model", True):
+        inputs["labels"] = tokens(count, int(sizes.get("target_len", length)))  # all is read and the answer is written
+        if hf_config.is_encoder_decoder:  # some tokens of images have weights of their own: none of these is one
+            with torch.device("cpu"):
+                inputs["decoder_input_ids"] = torch.ones(inputs["labels"].shape, dtype=torch.long)
     if "token_type_ids" in inspect.signature(module.forward).parameters:
         inputs["token_type_ids"] = text
 
