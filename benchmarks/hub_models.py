@@ -42,11 +42,20 @@ _GLM: Mapping[str, Any] = {
                                         "partial_rotary_factor": 0.5}},
     "vision_config": {"out_hidden_size": 4096},
 }  # fmt: skip
+_LFM2 = ["full_attention" if layer in (2, 6, 10, 14, 18, 21) else "conv" for layer in range(24)]
 COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "aria": {"vision_config": {"image_size": 490, "patch_size": 14}},
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_hidden_layers": 27,
+                                     "intermediate_size": 4304, "num_attention_heads": 16, "image_size": 364,
+                                     "patch_size": 14}},
     "beit": {"out_indices": [3, 5, 7, 11]},
     "cosmos3_omni": {"vision_config": {"out_hidden_size": 4096}},
+    "dbrx": {"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352,
+             "attn_config": {"rope_theta": 500000.0, "kv_n_heads": 8, "clip_qkv": 8},
+             "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", *["sparse"] * 11]}},
     "deepseek_v2": {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "n_group": 1, "topk_group": 1},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "exaone4_5": {"vision_config": {"out_hidden_size": 4096}},
     "gemma3": _GEMMA,
@@ -55,11 +64,14 @@ COMPLETED: Mapping[str, Mapping[str, Any]] = {
     "glm4v": _GLM,
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
+    "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "idefics3": {"vision_config": {"image_size": 256, "patch_size": 32}},
+    "lfm2_moe": {"num_hidden_layers": 24, "layer_types": _LFM2},
     "llama4": {"vision_config": {"vision_output_dim": 4096, "projector_output_dim": 4096, "intermediate_size": 5632,
                                  "hidden_size": 1408, "image_size": 336, "patch_size": 14}},
     "lw_detr": {"projector_scale_factors": [1.0]},
     "ministral": {"head_dim": 128},
+    "molmo2": {"adapter_config": {"text_hidden_size": 4096}},
     "moonshine_streaming": {"num_key_value_heads": 8},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
     "qwen3_asr": {"audio_config": {"output_dim": 2048}},
@@ -67,13 +79,15 @@ COMPLETED: Mapping[str, Mapping[str, Any]] = {
                                "text_config": {"hidden_size": 2048, "head_dim": 128}},
     "qwen3_vl": {"vision_config": {"out_hidden_size": 4096}},
     "qwen3_vl_moe": {"vision_config": {"out_hidden_size": 2048}},
+    "ReformerModelWithLMHead": {"is_decoder": True},
     "shieldgemma2": _GEMMA,
     "smolvlm": {"vision_config": {"image_size": 256, "patch_size": 32}},
+    "t5gemma2": {"encoder": _GEMMA},
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},
     "xmod": {"default_language": "en_XX"},
 }  # fmt: skip
-"""model_type -> keys without which the defaults of its classes describe no model."""
+"""model_type or architecture -> keys without which the defaults of its classes describe no model."""
 
 
 def models() -> Iterator[tuple[str, str, str]]:
@@ -111,7 +125,8 @@ def refusal(kind: str, name: str) -> str:
 def _traced(kind: str, name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
-        path.write_text(json.dumps({"model_type": kind, "architectures": [name], **COMPLETED.get(kind, {})}))
+        completed = {**COMPLETED.get(kind, {}), **COMPLETED.get(name, {})}
+        path.write_text(json.dumps({"model_type": kind, "architectures": [name], **completed}))
         try:
             job = Job(f"hf:{path}", precision="amp-bf16", batch_size=2, gpu="h100-80gb-sxm")
             capture_model(job, few_layers=True)

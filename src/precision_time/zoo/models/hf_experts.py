@@ -1,28 +1,27 @@
-"""Experts, and patches of bytes, whose work depends on data in transformers' own loops: with as many tokens for each.
+"""Experts whose work depends on data in transformers' own loops: with as many tokens for each.
 
 Switch Transformers: tokens choose one expert, which takes at most `expert_capacity` tokens of a sequence
 (arXiv:2101.03961); others pass by. LongCat-Flash: of `moe_topk` choices of a token some are experts that return it as
 it is (arXiv:2509.01322); the products of the others are grouped, as those of transformers' other mixtures are. JetMoE:
-each expert has its own product, of as many rows as chose it. NLLB-MoE: transformers takes the mask of chosen experts for
-their numbers, so that expert 1 computes every token once and expert 0 once for each expert that did not get it.
-BLT: a patcher ends a patch of bytes where the next byte surprises it (arXiv:2412.09871); patches have `patch_size` bytes.
+each expert has its own product, of as many rows as chose it, as those of DBRX have. NLLB-MoE: transformers takes the
+mask of chosen experts for their numbers, so that expert 1 computes every token once and expert 0 once for each expert
+that did not get it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
 def assumed_experts(config: Any, sizes: Any) -> tuple[str, ...]:
     """What is assumed of a model's experts; nothing for a model that has none of this kind."""
     kind = getattr(config, "model_type", "")
-    if kind == "jetmoe":
+    if kind in ("dbrx", "jetmoe"):
         return ("experts get as many tokens each",)
     if kind == "longcat_flash":
         total = config.n_routed_experts + (config.zero_expert_num or 0)
@@ -31,11 +30,9 @@ def assumed_experts(config: Any, sizes: Any) -> tuple[str, ...]:
             f"experts get as many tokens each, so that {share:.0%} of the choices are experts that "
             "compute; their products are grouped into one kernel, where transformers loops over the experts",
         )
-    if kind == "blt" and config.patch_in_forward and config.patching_mode == "entropy":
-        return (f"patches have {_of_patch(config)} bytes, where the patcher ends them by what it reads",)
     if kind == "nllb-moe":
         return (
-            f"as transformers runs it, every token is computed {config.num_experts} times, by the experts 0 and 1 alone",
+            f"as transformers runs it, experts 0 and 1 alone compute every token, {config.num_experts} times",
         )
     if kind != "switch_transformers":
         return ()
@@ -44,23 +41,6 @@ def assumed_experts(config: Any, sizes: Any) -> tuple[str, ...]:
     over = even > int(config.expert_capacity)
     capacity = f", up to expert_capacity {config.expert_capacity} of a sequence" if over else ""
     return (f"experts get as many tokens each{capacity}; finding them on the host is left out",)
-
-
-@contextmanager
-def even_experts(module: nn.Module) -> Iterator[None]:
-    """While a model runs: its layers of experts share their tokens out evenly."""
-    layers = [(each, made) for each in module.modules() if (made := _EVEN.get(_name(each)))]
-    for each, made in layers:
-        each.forward = made(each)
-    try:
-        yield
-    finally:
-        for each, _ in layers:
-            del each.forward
-
-
-def _name(layer: nn.Module) -> str:
-    return f"{type(layer).__module__.removeprefix('transformers.models.')}.{type(layer).__name__}"
 
 
 def _evenly(layer: Any) -> Any:
@@ -135,22 +115,21 @@ def _by_mask(experts: Any) -> Any:
     return forward
 
 
-def _of_patch(config: Any) -> int:
-    return min(int(config.patch_size), int(config.max_patch_length or config.patch_size))
-
-
-def _in_patches(patcher: Any) -> Any:
-    usual = patcher.forward
-
-    def forward(*given: Any, patch_size: int, max_patch_length: int | None = None, **options: Any) -> Any:
-        size = min(patch_size, max_patch_length or patch_size)
-
-        def lengths(entropies: Tensor, sequence_length: int, **_: Any) -> Tensor:
-            patches = 2 + -(-(sequence_length - 1) // size)  # the first two start at fixed bytes
-            return torch.zeros(entropies.shape[0], patches, dtype=torch.long)
-
-        patcher.patch_lengths_from_entropies = lengths
-        return usual(*given, patch_size=size, **options)
+def _in_turn(experts: Any) -> Any:
+    def forward(hidden_states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        batch, width = hidden_states.shape[0], experts.hidden_size
+        hidden_states = hidden_states.reshape(-1, width)
+        result = torch.zeros_like(hidden_states)
+        mask = torch.nn.functional.one_hot(chosen, num_classes=experts.num_experts + 1).permute(2, 1, 0)
+        torch.greater(mask.sum(dim=(-1, -2)), 0)
+        shape = (-1, experts.ffn_hidden_size, width)
+        each, more = divmod(chosen.numel(), experts.num_experts)
+        for number in range(experts.num_experts):
+            places = torch.zeros(each + (number < more), dtype=torch.long)
+            v1, w1, w2 = (getattr(experts.mlp, name).view(shape)[number] for name in ("v1", "w1", "w2"))
+            made = experts.mlp(hidden_states[places], w1, v1, w2).view(-1, width) * weights[places, places, None]
+            result.index_add_(0, places, made)
+        return result.view(batch, -1, width)
 
     return forward
 
@@ -168,11 +147,11 @@ class _Shares(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-_EVEN: dict[str, Callable[[Any], Any]] = {
+EVEN: dict[str, Callable[[Any], Any]] = {
     "switch_transformers.modeling_switch_transformers.SwitchTransformersSparseMLP": _evenly,
     "longcat_flash.modeling_longcat_flash.LongcatFlashExperts": _with_identities,
     "jetmoe.modeling_jetmoe.JetMoeTopKGating": _with_counts,
+    "dbrx.modeling_dbrx.DbrxExperts": _in_turn,
     "nllb_moe.modeling_nllb_moe.NllbMoeExperts": _by_mask,
-    "blt.modeling_blt.BltPatcher": _in_patches,
 }
 """Layers of transformers' models -> what makes their forward."""

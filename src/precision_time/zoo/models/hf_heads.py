@@ -361,6 +361,9 @@ def make_batch(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> 
     for label in _OF_PAIRS:
         if task == "AutoModelForPreTraining" and label in names:
             batch.inputs[label] = tokens(int(sizes["batch_size"]))
+    if config.model_type == "xmod":  # adapters of all samples are those of the default language
+        language = list(config.languages).index(config.default_language)
+        batch.inputs["lang_ids"] = torch.full((batch.inputs["input_ids"].shape[:-1].numel(),), language, device="cpu")
     if config.model_type in ("xlm", "flaubert") and task != "AutoModelForMultipleChoice":
         batch.inputs["lengths"] = torch.full((int(sizes["batch_size"]),), int(sizes["seq_len"]), device="cpu")
     if "pixel_values_videos" in names and "pixel_values" not in names:
@@ -377,6 +380,11 @@ def _of_head(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> Ba
         return _caption(config, sizes)
     if task == "AutoModelForImageTextToText":
         return _written(config, sizes, names) if sees(names) else _language(config, sizes)
+    if task == "AutoModelForPreTraining" and "input_ids" not in names and config.model_type not in _MASKED_AUTOENCODERS:
+        raise JobError(
+            f"model_type {config.model_type} learns from parts of sound or images that are masked at random; give your "
+            "own module (FILE.py:FUNCTION)"
+        )
     if "spatial_shapes" in names and task == "AutoModelForImageClassification":
         return Batch({**_grid(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
     if task == "AutoModelForSpeechSeq2Seq" and "input_values" in names and "input_ids" not in names:

@@ -21,7 +21,7 @@ from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
 from precision_time.zoo.models.hf_batch import Batch, Loss, own_loss
 from precision_time.zoo.models.hf_errors import check_type, from_config, refusal, without_loss
-from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
+from precision_time.zoo.models.hf_experts import assumed_experts
 from precision_time.zoo.models.hf_heads import auto_class, make_batch, sees
 from precision_time.zoo.models.hf_image_places import images_by
 from precision_time.zoo.models.hf_images import (
@@ -32,6 +32,7 @@ from precision_time.zoo.models.hf_images import (
     use_segments,
     with_placeholders,
 )
+from precision_time.zoo.models.hf_layers import assumed_patches, replaced_layers
 from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
 from precision_time.zoo.models.hf_sound import hears, sound_of
 from precision_time.zoo.models.hf_windows import within_windows
@@ -100,14 +101,15 @@ def build(config: Config, sizes: Sizes) -> Workload:
     kind, name = content["model_type"], "/".join(content.get("architectures") or ["the model"])
     check_type(kind, transformers)
     hf_config = from_config(name, kind, lambda: transformers.AutoConfig.for_model(kind, **options))
-    for part in (hf_config, hf_config.get_text_config()):
+    text_config = from_config(name, kind, hf_config.get_text_config)
+    for part in (hf_config, text_config):
         part.use_cache = False
     for name in _LEFT_OUT & vars(hf_config).keys():
         setattr(hf_config, name, 0.0)
     task, assumed = auto_class(content, transformers, hf_config)
     _name_tokens(hf_config)
     if task == "AutoModelForSequenceClassification":
-        for part in (hf_config, hf_config.get_text_config()):
+        for part in (hf_config, text_config):
             if getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = 0  # decoders need one to find the last token of a batch
         if not hf_config.problem_type and hf_config.num_labels > 1:
@@ -122,7 +124,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
         batch = within_windows(task, hf_config, sizes, make_batch(task, hf_config, sizes, names))
     frozen = freeze(module, str(config.get("freeze", "none")))
     notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module),
-             *assumed_experts(hf_config, sizes), *_left_out(names, batch))  # fmt: skip
+             *assumed_experts(hf_config, sizes), *assumed_patches(hf_config), *_left_out(names, batch))  # fmt: skip
     return Workload(module, batch.inputs, _quiet(batch.loss or own_loss), assumptions=notes)
 
 
@@ -168,14 +170,33 @@ def _built(factory: Any, hf_config: Any) -> nn.Module:
 
 def _with_images(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
     """Text with images, whose tokens come on top of those of the text, or text alone."""
-    length, count = int(sizes["seq_len"]), int(sizes["batch_size"])
     if int(sizes.get("images", 1)) == 0:
         for name, weight in module.named_parameters():
             weight.requires_grad_(_IMAGES.search(name) is None)
-        text = tokens(count, length)
-        return Batch({"input_ids": text, "labels": text}, notes=(TEXT_ALONE,))
+        return _text_alone(module, hf_config, sizes)
     use_segments(module)
     return _filled(module, hf_config, sizes, images_by(inspect.signature(module.forward).parameters) or images_of)
+
+
+def _text_alone(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
+    text = tokens(int(sizes["batch_size"]), int(sizes["seq_len"]))
+    inputs = {"input_ids": text, "labels": text}
+    if "image_token_pooling" in inspect.signature(module.forward).parameters:
+        inputs["mm_token_type_ids"] = text
+    if hf_config.is_encoder_decoder:
+        inputs = {"input_ids": _ones(text), **_answer(hf_config, sizes)}
+    return Batch(inputs, notes=(TEXT_ALONE,))
+
+
+def _answer(hf_config: Any, sizes: Sizes) -> dict[str, Tensor]:
+    """The text that a model writes after it has read images and text. Some tokens of images have weights of their own:
+    of those that have values, none is one."""
+    labels = tokens(int(sizes["batch_size"]), int(sizes.get("target_len", sizes["seq_len"])))
+    return {"labels": labels, **({"decoder_input_ids": _ones(labels)} if hf_config.is_encoder_decoder else {})}
+
+
+def _ones(like: Tensor) -> Tensor:
+    return torch.ones(like.shape, dtype=torch.long, device="cpu")
 
 
 def _filled(module: nn.Module, hf_config: Any, sizes: Sizes, media_of: Callable[..., Media]) -> Batch:
@@ -191,10 +212,7 @@ def _filled(module: nn.Module, hf_config: Any, sizes: Sizes, media_of: Callable[
     placed = with_placeholders(hf_config, count, length, media.placeholders, media.token)
     inputs = {**media.inputs, "input_ids": placed, "labels": text}
     if hf_config.is_encoder_decoder or not getattr(hf_config, "use_decoder_only_language_model", True):
-        inputs["labels"] = tokens(count, int(sizes.get("target_len", length)))  # all is read and the answer is written
-        if hf_config.is_encoder_decoder:  # some tokens of images have weights of their own: none of these is one
-            with torch.device("cpu"):
-                inputs["decoder_input_ids"] = torch.ones(inputs["labels"].shape, dtype=torch.long)
+        inputs |= _answer(hf_config, sizes)
     if "token_type_ids" in inspect.signature(module.forward).parameters:
         inputs["token_type_ids"] = text
 
@@ -230,7 +248,7 @@ def _quiet(loss: Loss) -> Loss:
         verbosity = logging.get_verbosity()
         logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
         try:
-            with scan_kernels(module), even_experts(module):
+            with scan_kernels(module), replaced_layers(module):
                 found = loss(module, inputs)
             if found is None:
                 raise without_loss(module, inputs)
