@@ -31,9 +31,7 @@ def assumed_experts(config: Any, sizes: Any) -> tuple[str, ...]:
             "compute; their products are grouped into one kernel, where transformers loops over the experts",
         )
     if kind == "nllb-moe":
-        return (
-            f"as transformers runs it, experts 0 and 1 alone compute every token, {config.num_experts} times",
-        )
+        return (f"as transformers runs it, experts 0 and 1 alone compute every token, {config.num_experts} times",)
     if kind != "switch_transformers":
         return ()
     length = max(int(sizes["seq_len"]), int(sizes.get("target_len", 0)))

@@ -364,6 +364,9 @@ def make_batch(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> 
     if config.model_type == "xmod":  # adapters of all samples are those of the default language
         language = list(config.languages).index(config.default_language)
         batch.inputs["lang_ids"] = torch.full((batch.inputs["input_ids"].shape[:-1].numel(),), language, device="cpu")
+    if task == "AutoModelForMultipleChoice" and config.model_type in ("xlm", "flaubert"):
+        ids = batch.inputs["input_ids"]  # of which those that are no padding are counted
+        batch.inputs["input_ids"] = torch.ones(ids.shape, dtype=torch.long, device="cpu")
     if config.model_type in ("xlm", "flaubert") and task != "AutoModelForMultipleChoice":
         batch.inputs["lengths"] = torch.full((int(sizes["batch_size"]),), int(sizes["seq_len"]), device="cpu")
     if "pixel_values_videos" in names and "pixel_values" not in names:
