@@ -84,6 +84,7 @@ COMPLETED: Mapping[str, Mapping[str, Any]] = {
                                "text_config": {"hidden_size": 2048, "head_dim": 128}},
     "qwen3_vl": {"vision_config": {"out_hidden_size": 4096}},
     "qwen3_vl_moe": {"vision_config": {"out_hidden_size": 2048}},
+    "reformer": {"axial_pos_shape": [8, 16]},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "shieldgemma2": _GEMMA,
     "smolvlm": {"vision_config": {"image_size": 256, "patch_size": 32}},

@@ -74,6 +74,7 @@ def _matched() -> Iterator[None]:
         return indices
 
     modules = [each for name, each in sys.modules.items() if name.startswith("transformers.")]
+    replaced: list[tuple[Any, str, Any, Any]]
     replaced = [(each, _SOLVER, vars(each)[_SOLVER], assigned) for each in modules if _SOLVER in vars(each)]
     losses = [vars(each)[_DENSE_LOSS] for each in modules if _DENSE_LOSS in vars(each)]
     replaced += [(each, _UNION, vars(each)[_UNION], of_all_layers) for each in dict.fromkeys(losses)]

@@ -47,6 +47,10 @@ def _name(layer: nn.Module) -> str:
     return f"{type(layer).__module__.removeprefix('transformers.models.')}.{type(layer).__name__}"
 
 
+_LENGTHS = "patch_lengths_from_entropies"
+"""The patcher's function that makes patches of what surprises it."""
+
+
 def _in_patches(patcher: Any) -> Any:
     usual = patcher.forward
 
@@ -57,23 +61,24 @@ def _in_patches(patcher: Any) -> Any:
             patches = 2 + -(-(sequence_length - 1) // size)  # the first two bytes start patches of their own
             return torch.zeros(entropies.shape[0], patches, dtype=torch.long)
 
-        patcher.patch_lengths_from_entropies = lengths
+        setattr(patcher, _LENGTHS, lengths)
         try:
             return usual(*given, patch_size=size, **options)
         finally:
-            del patcher.patch_lengths_from_entropies
+            delattr(patcher, _LENGTHS)
 
     return forward
 
 
 def _in_autocast_dtype(norm: Any) -> Any:
     def forward(input: Tensor) -> Tensor:
-        given = [input, norm.weight + 1.0, norm.bias]
+        weight, bias = norm.weight + 1.0, norm.bias
         if torch.is_autocast_enabled():
             dtype = torch.get_autocast_dtype("cuda")
-            given = [None if each is None else each.to(dtype) for each in given]
+            input, weight = input.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
         with torch.autocast("cuda", enabled=False):
-            return F.layer_norm(given[0], norm.normalized_shape, *given[1:], norm.eps)
+            return F.layer_norm(input, norm.normalized_shape, weight, bias, norm.eps)
 
     return forward
 
