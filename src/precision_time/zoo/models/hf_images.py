@@ -81,9 +81,6 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Media:
         inputs = _rows_of_patches(vision, count, height, width, channels)
     elif "image_position_ids" in names:
         inputs = _positioned(vision, count, height, width, channels)
-    elif config.model_type == "granite_docling":  # its mask is of images, each of which is a tile
-        mask = torch.ones(batch, images, dtype=torch.long, device="cpu")
-        inputs = {"pixel_values": torch.zeros(count, channels, height, width), "pixel_attention_mask": mask}
     elif "pixel_attention_mask" in names:
         inputs = {"pixel_values": torch.zeros(batch, images, channels, height, width)}
     elif "aspect_ratio_ids" in names:
