@@ -33,6 +33,18 @@ JETMOE: dict[str, Any] = {
     "num_hidden_layers": 2, "num_key_value_heads": 2, "kv_channels": 16, "intermediate_size": 96,
     "num_local_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
+DBRX: dict[str, Any] = {
+    "model_type": "dbrx", "architectures": ["DbrxForCausalLM"], "d_model": 64, "n_heads": 4, "n_layers": 2,
+    "vocab_size": 128, "max_seq_len": 64, "attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8},
+    "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64},
+}  # fmt: skip
+NLLB: dict[str, Any] = {
+    "model_type": "nllb-moe", "architectures": ["NllbMoeForConditionalGeneration"], "d_model": 64, "vocab_size": 128,
+    "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "num_experts": 4,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_sparse_step": 2, "decoder_sparse_step": 2,
+    "expert_capacity": 16, "pad_token_id": 0, "decoder_start_token_id": 0, "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+}  # fmt: skip
 SEQ, BATCH = 24, 2
 
 
@@ -99,9 +111,27 @@ def test_longcat_computes_with_its_share_of_experts(identities: int, tmp_path: P
     assert f"so that {share} of the choices are experts that compute" in found.assumptions[0]
 
 
-def test_jetmoe_has_products_of_each_expert(tmp_path: Path) -> None:
-    parameters, flops = really_trained_decoder(JETMOE)
-    found = estimate(tmp_path, **JETMOE)
+@pytest.mark.parametrize("config", [JETMOE, DBRX], ids=["jetmoe", "dbrx"])
+def test_experts_have_products_of_their_own(config: dict[str, Any], tmp_path: Path) -> None:
+    parameters, flops = really_trained_decoder(config)
+    found = estimate(tmp_path, **config)
     assert found.parameters == parameters
     assert found.utilisation.model_flops == flops
     assert "experts get as many tokens each" in found.assumptions
+
+
+def test_nllb_computes_every_token_in_two_experts(tmp_path: Path) -> None:
+    """transformers takes the mask of chosen experts for their numbers."""
+    options = {key: value for key, value in NLLB.items() if key != "model_type"}
+    model = transformers.AutoModelForSeq2SeqLM.from_config(
+        transformers.AutoConfig.for_model("nllb-moe", **options), attn_implementation="eager"
+    ).train()
+    ids = torch.randint(2, 128, (BATCH, SEQ))
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids).loss.backward()
+    found = estimate(tmp_path, **NLLB)
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.utilisation.model_flops == counter.get_total_flops()
+    assert "as transformers runs it, experts 0 and 1 alone compute every token, 4 times" in found.assumptions
+    used = [name for name, weight in model.named_parameters() if "expert_" in name and weight.grad is not None]
+    assert all("expert_0" in name or "expert_1" in name for name in used)

@@ -80,3 +80,68 @@ def test_sound_is_that_of_a_real_step(kind: str, tmp_path: Path) -> None:
     assert found.parameters == sum(p.numel() for p in model.parameters())
     assert found.utilisation.model_flops == pytest.approx(flops, rel=0.01)
     assert f"samples have {frames} frames of sound, {placeholders} tokens" in found.assumptions[0]
+
+
+ENCODER: dict[str, Any] = {"num_filters": 4, "depths": [1, 1], "downsampling_ratios": [4], "hidden_size": 16,
+                           "ffn_expansion": 2}  # fmt: skip
+STREAMED: dict[str, Any] = {**OF_VOXTRAL, "head_dim": 8, "num_key_value_heads": 4, "sliding_window": 16}
+OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, int], int]] = {
+    "moss_transcribe_diarize": ("MossTranscribeDiarizeForConditionalGeneration", {
+        "audio_config": OF_VOXTRAL, "audio_token_id": 120, "audio_merge_size": 4,
+        "text_config": {"model_type": "qwen3", **TEXT}}, {"audio_frames": 80}, 10),
+    "voxtral_realtime": ("VoxtralRealtimeForConditionalGeneration", {
+        "audio_config": STREAMED, "downsample_factor": 4, "text_config": {**TEXT, "sliding_window": 16}}, {}, 0),
+    "vibevoice_asr": ("VibeVoiceAsrForConditionalGeneration", {
+        "acoustic_tokenizer_encoder_config": ENCODER, "semantic_tokenizer_encoder_config": ENCODER,
+        "acoustic_tokenizer_chunk_size": 1000, "audio_token_id": 120, "text_config": {"model_type": "qwen2", **TEXT}},
+        {"audio_samples": 40}, 10),
+}  # fmt: skip
+"""model_type -> class, config, sizes of its input, tokens that the sound takes the place of."""
+
+
+def with_sound(kind: str, ids: Any) -> dict[str, Any]:
+    if kind == "voxtral_realtime":
+        return {"input_features": torch.zeros(BATCH, 16, 8 * SEQ)}
+    if kind == "vibevoice_asr":
+        return {"input_values": torch.zeros(BATCH, 1, 40), "padding_mask": torch.ones(BATCH, 40, dtype=torch.bool)}
+    mask, wave = torch.ones(BATCH, 80, dtype=torch.long), torch.ones(BATCH, 80 * 160, dtype=torch.long)
+    return {"input_features": torch.zeros(BATCH, 16, 80), "input_features_mask": mask, "padding_mask": wave}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_sound_of_other_models_is_that_of_a_real_step(kind: str, tmp_path: Path) -> None:
+    name, config, sizes, placeholders = OTHERS[kind]
+    settings = transformers.AutoConfig.for_model(kind, **config)
+    settings.use_cache = settings.get_text_config().use_cache = False
+    model = getattr(transformers, name)._from_config(settings, attn_implementation="eager").train()
+    ids = torch.ones(BATCH, placeholders + SEQ, dtype=torch.long)
+    ids[:, :placeholders] = 120
+    with FlopCounterMode(display=False) as counter:
+        model(**with_sound(kind, ids), input_ids=ids, labels=ids).loss.backward()
+    found = estimate(tmp_path, {"model_type": kind, "architectures": [name], **config}, seq_len=SEQ, **sizes)
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.utilisation.model_flops == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert (f", {placeholders} tokens" if placeholders else "8 for each of seq_len tokens") in found.assumptions[0]
+
+
+def test_a_text_and_its_spoken_codes_are_those_of_a_real_step(tmp_path: Path) -> None:
+    part = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 4, "head_dim": 16}  # fmt: skip
+    decoder = {**part, "cross_num_attention_heads": 4, "cross_head_dim": 16, "cross_num_key_value_heads": 4,
+               "cross_hidden_size": 64, "vocab_size": 80, "num_channels": 3}  # fmt: skip
+    config = {"encoder_config": {**part, "vocab_size": 64}, "decoder_config": decoder, "bos_token_id": 77,
+              "eos_token_id": 78, "pad_token_id": 79, "delay_pattern": [0, 1, 2]}  # fmt: skip
+    settings = transformers.DiaConfig(**config)
+    model = transformers.DiaForConditionalGeneration._from_config(settings, attn_implementation="eager").train()
+    ids, codes = torch.ones(BATCH, SEQ, dtype=torch.long), torch.ones(BATCH, 10, 3, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, decoder_input_ids=codes, labels=torch.ones(3 * BATCH, 10).long()).loss.backward()
+    found = estimate(
+        tmp_path,
+        {"model_type": "dia", "architectures": ["DiaForConditionalGeneration"], **config},
+        seq_len=SEQ,
+        audio_frames=10,
+    )
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert found.utilisation.model_flops == pytest.approx(counter.get_total_flops(), rel=0.001)
+    assert "10 frames of sound, of 3 codes each" in found.assumptions[0]

@@ -6,6 +6,7 @@ parameters alone (`optimizer`), so one trace serves every optimizer.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,9 +67,18 @@ def capture(
     except RecursionError as error:
         raise CaptureError(f"{name} calls itself without end (RecursionError) when traced; correct it") from error
     except RuntimeError as error:
+        if _MIXED.search(str(error)):
+            raise CaptureError(
+                f"{name} mixes tensors of fp32 and 16 bits, which PyTorch refuses in a real step too "
+                f"({_first_line(error)}){where(error)}; write precision fp32 or tf32, or cast them in the model"
+            ) from error
         raise CaptureError(f"{name} could not be traced without data: {_first_line(error)}{where(error)}") from error
     except Exception as error:  # raised by the user's code
         raise CaptureError(f"{name} raised {type(error).__name__} when traced: {_first_line(error)}") from error
+
+
+_MIXED = re.compile(r"same dtype|expected scalar type")
+"""What PyTorch says of products and kernels whose tensors have two dtypes."""
 
 
 def _first_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from precision_time.errors import JobError
 from precision_time.zoo.meta_tensors import everything_selected
 from precision_time.zoo.models.hf_batch import Batch, image, own_loss
 from precision_time.zoo.models.text import tokens
@@ -24,6 +25,11 @@ BOXES = 7
 
 
 def detection(config: Any, sizes: Sizes) -> Batch:
+    if config.model_type.startswith("pp_"):
+        raise JobError(
+            f"model_type {config.model_type} has no loss in transformers, which only runs its trained weights; give "
+            "your own module (FILE.py:FUNCTION) and a loss"
+        )
     side = sizes.get("image_size", getattr(config, "image_size", None)) or _DETECTED.get(config.model_type, (800, 1066))
     inputs = image(config, {**sizes, "image_size": side})
     batch, _, height, width = inputs["pixel_values"].shape
@@ -51,6 +57,8 @@ _DETECTED = {
 
 _SOLVER = "linear_sum_assignment"
 """SciPy's solver of assignments, as transformers' modules name it."""
+_DENSE_LOSS, _UNION = "Deimv2Loss", "_get_dense_o2o_indices"
+"""The loss whose boxes are those that any layer matched, and what finds them on the host: here all match the same."""
 
 
 @contextmanager
@@ -62,16 +70,22 @@ def _matched() -> Iterator[None]:
         first = np.arange(min(costs.shape))
         return first, first
 
+    def of_all_layers(_: Any, indices: Any, __: Any) -> Any:
+        return indices
+
     modules = [each for name, each in sys.modules.items() if name.startswith("transformers.")]
-    replaced = [(each, vars(each)[_SOLVER]) for each in modules if _SOLVER in vars(each)]
-    for each, _ in replaced:
-        setattr(each, _SOLVER, assigned)
+    replaced: list[tuple[Any, str, Any, Any]]
+    replaced = [(each, _SOLVER, vars(each)[_SOLVER], assigned) for each in modules if _SOLVER in vars(each)]
+    losses = [vars(each)[_DENSE_LOSS] for each in modules if _DENSE_LOSS in vars(each)]
+    replaced += [(each, _UNION, vars(each)[_UNION], of_all_layers) for each in dict.fromkeys(losses)]
+    for owner, name, _, stand_in in replaced:
+        setattr(owner, name, stand_in)
     try:
         with everything_selected(), _OnHost():
             yield
     finally:
-        for each, usual in replaced:
-            setattr(each, _SOLVER, usual)
+        for owner, name, usual, _ in replaced:
+            setattr(owner, name, usual)
 
 
 class _OnHost(TorchFunctionMode):

@@ -25,6 +25,8 @@ PATCHES = 2048
 CHOICES = 4
 """Answers of a question (RACE, SWAG)."""
 AUDIO_SECONDS, SAMPLE_RATE, FRAMES_PER_SECOND = 10, 16_000, 50
+CODES_PER_SECOND = 86
+"""Codes of every codebook of the Descript Audio Codec: 44,100 samples a second, 512 a code (arXiv:2306.06546)."""
 
 
 def _grid(config: Any, sizes: Sizes) -> dict[str, Any]:
@@ -101,6 +103,19 @@ def _heard(config: Any, sizes: Sizes) -> Batch:
     inputs, note = _sound(config, sizes)
     labels = tokens(int(sizes["batch_size"]), int(sizes.get("target_len", sizes["seq_len"])))
     return Batch({**inputs, "labels": labels, "decoder_input_ids": labels}, notes=(note,))
+
+
+def _spoken(config: Any, sizes: Sizes) -> Batch:
+    """A text and the codes of its sound, which a decoder writes (Dia)."""
+    batch, channels = int(sizes["batch_size"]), int(config.decoder_config.num_channels)
+    frames = int(sizes.get("audio_frames", AUDIO_SECONDS * CODES_PER_SECOND))
+    inputs = {
+        **_text(sizes),
+        "decoder_input_ids": tokens(batch, frames, channels),
+        "labels": tokens(batch * channels, frames),
+    }
+    note = f"samples have seq_len tokens of text and {frames} frames of sound, of {channels} codes each"
+    return Batch(inputs, notes=(note,))
 
 
 def _sound(config: Any, sizes: Sizes) -> tuple[dict[str, Any], str]:
@@ -346,6 +361,12 @@ def make_batch(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> 
     for label in _OF_PAIRS:
         if task == "AutoModelForPreTraining" and label in names:
             batch.inputs[label] = tokens(int(sizes["batch_size"]))
+    if config.model_type == "xmod":  # adapters of all samples are those of the default language
+        language = list(config.languages).index(config.default_language)
+        batch.inputs["lang_ids"] = torch.full((batch.inputs["input_ids"].shape[:-1].numel(),), language, device="cpu")
+    if task == "AutoModelForMultipleChoice" and config.model_type in ("xlm", "flaubert"):
+        ids = batch.inputs["input_ids"]  # of which those that are no padding are counted
+        batch.inputs["input_ids"] = torch.ones(ids.shape, dtype=torch.long, device="cpu")
     if config.model_type in ("xlm", "flaubert") and task != "AutoModelForMultipleChoice":
         batch.inputs["lengths"] = torch.full((int(sizes["batch_size"]),), int(sizes["seq_len"]), device="cpu")
     if "pixel_values_videos" in names and "pixel_values" not in names:
@@ -356,10 +377,17 @@ def make_batch(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> 
 def _of_head(task: str, config: Any, sizes: Sizes, names: Collection[str]) -> Batch:
     if config.model_type == "audio-spectrogram-transformer":
         return _spectrogram_classes(config, sizes)
+    if config.model_type == "dia":
+        return _spoken(config, sizes)
     if config.model_type == "git" and task == "AutoModelForCausalLM":
         return _caption(config, sizes)
     if task == "AutoModelForImageTextToText":
         return _written(config, sizes, names) if sees(names) else _language(config, sizes)
+    if task == "AutoModelForPreTraining" and "input_ids" not in names and config.model_type not in _MASKED_AUTOENCODERS:
+        raise JobError(
+            f"model_type {config.model_type} learns from parts of sound or images that are masked at random; give your "
+            "own module (FILE.py:FUNCTION)"
+        )
     if "spatial_shapes" in names and task == "AutoModelForImageClassification":
         return Batch({**_grid(config, sizes), "labels": tokens(int(sizes["batch_size"]))})
     if task == "AutoModelForSpeechSeq2Seq" and "input_values" in names and "input_ids" not in names:

@@ -66,8 +66,8 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Media:
     names = inspect.signature(module.forward).parameters
     if "pixel_values" not in names:
         raise ValueError(f"{type(module).__name__} takes no pixel_values")
-    vision = getattr(config, "vision_config", None) or getattr(config, "vision", None) or config
-    height, width = _sides(sizes, vision)
+    vision = _vision_of(config)
+    height, width = sides_of(sizes, vision)
     if _SQUARES & set(names) and not sizes.get("image_size"):
         height, width = (_rounded(side, _square(vision)) for side in (height, width))
     count = batch * images
@@ -90,14 +90,14 @@ def images_of(module: nn.Module, config: Any, sizes: Sizes) -> Media:
     else:
         inputs = {"pixel_values": torch.zeros(count, channels, height, width)}
         if "high_res_pixel_values" in names:
-            fine = _sides({}, config.high_res_vision_config)
+            fine = sides_of({}, config.high_res_vision_config)
             inputs["high_res_pixel_values"] = torch.zeros(count, channels, *fine)
         features = _features_of(module)
         if "image_sizes" in names and features and "image_sizes" in inspect.signature(features).parameters:
             inputs["image_sizes"] = torch.tensor([[height, width]] * count, device="cpu")
             if hasattr(config, "image_grid_pinpoints"):
                 crops = _crops(config, height, width)
-                inputs["pixel_values"] = torch.zeros(count, crops, channels, *_sides({}, vision))
+                inputs["pixel_values"] = torch.zeros(count, crops, channels, *sides_of({}, vision))
     counted = (
         images
         if "pixel_attention_mask" in names and "spatial_shapes" not in names
@@ -254,7 +254,15 @@ def _features_of(module: nn.Module) -> Any:
     return next((found for each in owners if (found := getattr(each, "get_image_features", None))), None)
 
 
-def _sides(sizes: Mapping[str, Any], vision: Any) -> tuple[int, int]:
+def _vision_of(config: Any) -> Any:
+    """The part of a config that describes its vision tower, which an encoder of text may hold (T5Gemma 2)."""
+    owners = (config, getattr(config, "encoder", None))
+    found = (getattr(owner, name, None) for owner in owners for name in ("vision_config", "vision"))
+    return next((each for each in found if each), config)
+
+
+def sides_of(sizes: Mapping[str, Any], vision: Any) -> tuple[int, int]:
+    """Height and width of images: the job's, the tower's, or the usual one of towers that take any."""
     usual = _POOLED if hasattr(vision, "pooling_kernel_size") else SIDE
     side = sizes.get("image_size") or getattr(vision, "image_size", None) or usual
     return (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))

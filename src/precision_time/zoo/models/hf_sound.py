@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from precision_time.errors import JobError
 from precision_time.zoo.models.hf_heads import AUDIO_SECONDS
 from precision_time.zoo.models.hf_images import Media, placeholders_of
 from precision_time.zoo.workload import Sizes
@@ -21,16 +22,34 @@ _MASKS = ("input_features_mask", "feature_attention_mask")
 _TOKEN = ("audio_token_id", "audio_token_index")
 
 
+_FEATURES = ("input_features", "input_values")
+_HOP = 160
+"""Samples of a wave between two frames of features: 10 ms of 16 kHz."""
+_WAVE_RATE = 24_000
+"""Samples a second of models that read the wave itself (VibeVoice-ASR)."""
+
+
 def hears(module: nn.Module) -> bool:
-    """Whether a model reads sound in the place of tokens of its text."""
+    """Whether a model reads sound in the place of tokens of its text, or beside each of them."""
     names = inspect.signature(module.forward).parameters
     config: Any = module.config
-    return {"input_ids", "input_features"} <= set(names) and any(hasattr(config, name) for name in _TOKEN)
+    if "input_ids" not in names or not any(name in names for name in _FEATURES):
+        return False
+    return _beside_text(config) or any(hasattr(config, name) for name in _TOKEN)
 
 
 def sound_of(module: nn.Module, config: Any, sizes: Sizes) -> Media:
     """One sound for each sample of a micro-batch."""
     batch, names = int(sizes["batch_size"]), inspect.signature(module.forward).parameters
+    if "noise_scheduler" in names:
+        raise JobError(
+            f"{type(module).__name__} learns to remove noise by a scheduler that its config does not hold; give your "
+            "own module (FILE.py:FUNCTION)"
+        )
+    if "input_values" in names:
+        return _wave(module, sizes)
+    if _beside_text(config):
+        return _streamed(config, sizes)
     encoder = getattr(config, "audio_config", None) or config.encoder_config
     bands = int(getattr(encoder, "num_mel_bins", None) or encoder.input_dim)
     stacked = int(getattr(encoder, "num_stacked_frames", 1))
@@ -45,8 +64,43 @@ def sound_of(module: nn.Module, config: Any, sizes: Sizes) -> Media:
     for name in _MASKS:
         if name in names and name in taken:
             inputs[name] = torch.ones(batch, frames, dtype=torch.long, device="cpu")
-    placeholders = placeholders_of(features or _tower_of(module).forward, inputs, batch, 1)
+    if "padding_mask" in taken:  # of the wave that the frames were made of
+        inputs["padding_mask"] = torch.ones(batch, frames * _HOP, dtype=torch.bool, device="cpu")
+    if "input_ids" in taken:  # places are looked up to give every token of sound its time (Music Flamingo)
+        with torch.device("cpu"):
+            placeholders = int(_tower_of(module)._get_feat_extract_output_lengths(torch.tensor(frames))[1])
+    else:
+        placeholders = placeholders_of(features or _tower_of(module).forward, inputs, batch, 1)
     note = f"samples have {frames} frames of sound, {placeholders} tokens, beside seq_len tokens of text"
+    return Media(inputs, placeholders, 1, note, _TOKEN)
+
+
+def _beside_text(config: Any) -> bool:
+    """Whether every token of text has its frames of sound (Voxtral Realtime)."""
+    return hasattr(config, "default_num_delay_tokens")
+
+
+def _streamed(config: Any, sizes: Sizes) -> Media:
+    batch, length = int(sizes["batch_size"]), int(sizes["seq_len"])
+    frames = 2 * int(config.downsample_factor) * length  # of which a convolution takes every second
+    if int(sizes.get("audio_frames", frames)) != frames:
+        raise JobError(
+            f"input audio_frames {sizes['audio_frames']} and seq_len {length}: a token of this model has "
+            f"{frames // length} frames of sound; write audio_frames={frames} or leave it out"
+        )
+    inputs = {"input_features": torch.zeros(batch, int(config.audio_config.num_mel_bins), frames)}
+    return Media(inputs, 0, 1, f"samples have {frames} frames of sound, {frames // length} for each of seq_len tokens")
+
+
+def _wave(module: nn.Module, sizes: Sizes) -> Media:
+    batch = int(sizes["batch_size"])
+    samples = int(sizes.get("audio_samples", AUDIO_SECONDS * _WAVE_RATE))
+    inputs = {
+        "input_values": torch.zeros(batch, 1, samples),
+        "padding_mask": torch.ones(batch, samples, dtype=torch.bool, device="cpu"),
+    }
+    placeholders = placeholders_of(_features_of(module), inputs, batch, 1)
+    note = f"samples have {samples:,} values of sound, {placeholders} tokens, beside seq_len tokens of text"
     return Media(inputs, placeholders, 1, note, _TOKEN)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.reading import read_json
 from precision_time.zoo.models.hf_batch import Batch, Loss, own_loss
 from precision_time.zoo.models.hf_errors import check_type, from_config, refusal, without_loss
-from precision_time.zoo.models.hf_experts import assumed_experts, even_experts
+from precision_time.zoo.models.hf_experts import assumed_experts
 from precision_time.zoo.models.hf_heads import auto_class, make_batch, sees
+from precision_time.zoo.models.hf_image_places import images_by
 from precision_time.zoo.models.hf_images import (
     Media,
     freeze,
@@ -31,6 +32,7 @@ from precision_time.zoo.models.hf_images import (
     use_segments,
     with_placeholders,
 )
+from precision_time.zoo.models.hf_layers import assumed_patches, replaced_layers
 from precision_time.zoo.models.hf_scans import assumed_kernels, scan_kernels
 from precision_time.zoo.models.hf_sound import hears, sound_of
 from precision_time.zoo.models.hf_windows import within_windows
@@ -57,6 +59,8 @@ NOT_OPTIONS = frozenset(
 MOST, MOST_LAYERS = 10**12, 10**4
 """Largest number of a configuration, and of a key that counts layers."""
 TEXT_ALONE = "text alone: samples have no images, and the weights of the vision tower and its projector are frozen"
+_OF_IMAGES = frozenset(["AutoModelForImageTextToText", "AutoModelForSeq2SeqLM"])
+"""Classes of models of text with images; one that reads and one that writes the text may be registered as either."""
 _IMAGES = re.compile(r"vision|visual|image|multi_modal_projector")
 _UNBOUNDED = "time_step_limit"
 """Key of state space models that transformers writes as [0.0, Infinity], which is also the default of their classes."""
@@ -97,21 +101,22 @@ def build(config: Config, sizes: Sizes) -> Workload:
     kind, name = content["model_type"], "/".join(content.get("architectures") or ["the model"])
     check_type(kind, transformers)
     hf_config = from_config(name, kind, lambda: transformers.AutoConfig.for_model(kind, **options))
-    for part in (hf_config, hf_config.get_text_config()):
+    text_config = from_config(name, kind, hf_config.get_text_config)
+    for part in (hf_config, text_config):
         part.use_cache = False
     for name in _LEFT_OUT & vars(hf_config).keys():
         setattr(hf_config, name, 0.0)
     task, assumed = auto_class(content, transformers, hf_config)
     _name_tokens(hf_config)
     if task == "AutoModelForSequenceClassification":
-        for part in (hf_config, hf_config.get_text_config()):
+        for part in (hf_config, text_config):
             if getattr(part, "pad_token_id", None) is None:
                 part.pad_token_id = 0  # decoders need one to find the last token of a batch
         if not hf_config.problem_type and hf_config.num_labels > 1:
             hf_config.problem_type = "single_label_classification"  # some models look for it in the labels
     module = from_config(name, kind, lambda: _built(getattr(transformers, task), hf_config))
     names = inspect.signature(module.forward).parameters
-    if task == "AutoModelForImageTextToText" and "input_ids" in names and sees(names):
+    if task in _OF_IMAGES and "input_ids" in names and sees(names):
         batch = _with_images(module, hf_config, sizes)
     elif hears(module):
         batch = _filled(module, hf_config, sizes, sound_of)
@@ -119,8 +124,27 @@ def build(config: Config, sizes: Sizes) -> Workload:
         batch = within_windows(task, hf_config, sizes, make_batch(task, hf_config, sizes, names))
     frozen = freeze(module, str(config.get("freeze", "none")))
     notes = (*assumed, *batch.notes, *((frozen,) if frozen else ()), *assumed_kernels(module),
-             *assumed_experts(hf_config, sizes))  # fmt: skip
+             *assumed_experts(hf_config, sizes), *assumed_patches(hf_config), *_left_out(names, batch))  # fmt: skip
     return Workload(module, batch.inputs, _quiet(batch.loss or own_loss), assumptions=notes)
+
+
+_MEDIA = {
+    "images": ("pixel_values", "image_pixel_values", "image_patches", "flattened_patches"),
+    "sound": ("input_features", "input_values", "audio_input_features"),
+}
+"""Kind -> arguments of models of text by which they take it."""
+
+
+def _left_out(names: Collection[str], batch: Batch) -> tuple[str, ...]:
+    """What else than text a model takes and the samples have not."""
+    if "input_ids" not in batch.inputs or TEXT_ALONE in batch.notes:
+        return ()
+    missing = [
+        kind
+        for kind, given in _MEDIA.items()
+        if any(name in names for name in given) and not any(name in batch.inputs for name in given)
+    ]
+    return (f"samples have no {' and no '.join(missing)}, which this model can take",) if missing else ()
 
 
 _SPECIAL = {"decoder_start_token_id": 0, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
@@ -146,14 +170,33 @@ def _built(factory: Any, hf_config: Any) -> nn.Module:
 
 def _with_images(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
     """Text with images, whose tokens come on top of those of the text, or text alone."""
-    length, count = int(sizes["seq_len"]), int(sizes["batch_size"])
     if int(sizes.get("images", 1)) == 0:
         for name, weight in module.named_parameters():
             weight.requires_grad_(_IMAGES.search(name) is None)
-        text = tokens(count, length)
-        return Batch({"input_ids": text, "labels": text}, notes=(TEXT_ALONE,))
+        return _text_alone(module, hf_config, sizes)
     use_segments(module)
-    return _filled(module, hf_config, sizes, images_of)
+    return _filled(module, hf_config, sizes, images_by(inspect.signature(module.forward).parameters) or images_of)
+
+
+def _text_alone(module: nn.Module, hf_config: Any, sizes: Sizes) -> Batch:
+    text = tokens(int(sizes["batch_size"]), int(sizes["seq_len"]))
+    inputs = {"input_ids": text, "labels": text}
+    if "image_token_pooling" in inspect.signature(module.forward).parameters:
+        inputs["mm_token_type_ids"] = text
+    if hf_config.is_encoder_decoder:
+        inputs = {"input_ids": _ones(text), **_answer(hf_config, sizes)}
+    return Batch(inputs, notes=(TEXT_ALONE,))
+
+
+def _answer(hf_config: Any, sizes: Sizes) -> dict[str, Tensor]:
+    """The text that a model writes after it has read images and text. Some tokens of images have weights of their own:
+    of those that have values, none is one."""
+    labels = tokens(int(sizes["batch_size"]), int(sizes.get("target_len", sizes["seq_len"])))
+    return {"labels": labels, **({"decoder_input_ids": _ones(labels)} if hf_config.is_encoder_decoder else {})}
+
+
+def _ones(like: Tensor) -> Tensor:
+    return torch.ones(like.shape, dtype=torch.long, device="cpu")
 
 
 def _filled(module: nn.Module, hf_config: Any, sizes: Sizes, media_of: Callable[..., Media]) -> Batch:
@@ -168,8 +211,8 @@ def _filled(module: nn.Module, hf_config: Any, sizes: Sizes, media_of: Callable[
     text = tokens(count, length + media.placeholders)
     placed = with_placeholders(hf_config, count, length, media.placeholders, media.token)
     inputs = {**media.inputs, "input_ids": placed, "labels": text}
-    if not getattr(hf_config, "use_decoder_only_language_model", True):  # T5 reads all of it and writes the answer
-        inputs["labels"] = tokens(count, int(sizes.get("target_len", length)))
+    if hf_config.is_encoder_decoder or not getattr(hf_config, "use_decoder_only_language_model", True):
+        inputs |= _answer(hf_config, sizes)
     if "token_type_ids" in inspect.signature(module.forward).parameters:
         inputs["token_type_ids"] = text
 
@@ -205,7 +248,7 @@ def _quiet(loss: Loss) -> Loss:
         verbosity = logging.get_verbosity()
         logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
         try:
-            with scan_kernels(module), even_experts(module):
+            with scan_kernels(module), replaced_layers(module):
                 found = loss(module, inputs)
             if found is None:
                 raise without_loss(module, inputs)
