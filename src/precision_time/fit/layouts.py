@@ -60,6 +60,7 @@ FACTORS: tuple[Factor, ...] = (
     Factor("host.megatron", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
     Factor("host_power.megatron", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
     Factor("overlap", 1.0, 0.15, "block counts of NCCL are recalled, the sharing law assumed"),
+    Factor("traffic.megatron", 1.0, 0.15, "its fused pointwise kernels against those of PyTorch"),
     Factor("traffic.llm-foundry", 1.0, 0.15, "pointwise kernels of PyTorch 1.13 and 2.1 against tables of later ones"),
     Factor("network.hgx-a100-4nic", 0.8, 0.3, "vTrain's cluster: four ports for eight GPUs, nothing measured of it"),
     Factor("attention.bwd.triton64", 1.3, 0.2, "flash-attention 2 over Triton's backward (arXiv:2307.08691, figure 5)"),
