@@ -65,7 +65,8 @@ def wide(shape: Array) -> Array:
 class LayoutCosts:
     """host        framework (see `ORIGINS`) -> factor on every cost of its host (custom autograd functions,
                    checkpointing with random states, timers between them: more Python per kernel than plain PyTorch)
-    traffic        framework (see `ORIGINS`) -> factor on kernels that memory limits: other releases of PyTorch, copies not traced
+    traffic        framework (see `ORIGINS`) -> factor on kernels that memory limits: fused ones, other releases of
+                   PyTorch, copies not traced
     host_power     framework (see `ORIGINS`) -> p (see `FrameworkOverhead`)
     overlap        scale on how much compute slows beside communication (see `overlap`)
     network        node type -> share of its network's bandwidth that jobs get there; whole where nothing is known
@@ -99,7 +100,9 @@ class LayoutCosts:
     def overhead(self, framework: str) -> FrameworkOverhead:
         """The effect of a framework on host and kernel times."""
         origin = ORIGINS.get(framework, framework)
-        return FrameworkOverhead(self.host.get(origin), float(self.traffic.get(origin, 1.0)), self.host_power.get(origin))
+        return FrameworkOverhead(
+            self.host.get(origin), float(self.traffic.get(origin, 1.0)), self.host_power.get(origin)
+        )
 
 
 @cache
