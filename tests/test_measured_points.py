@@ -442,7 +442,7 @@ def test_a_resnet_on_the_measured_gpu_is_learned_and_as_fast_as_measured(
 ) -> None:
     from precision_time.prediction import predict
 
-    job = Job("resnet50", precision="amp-bf16", gpu="h200", batch_size=64, memory_format="nhwc", anchors="none")
+    job = Job("resnet50", precision="amp-bf16", gpu="h200", batch_size=128, memory_format="nchw", anchors="none")
 
     def predicted(kernels: Mapping[str, Any]) -> Any:
         real = parameters.read_data
