@@ -31,6 +31,8 @@ PIECE = 100
 _RELATIONS_OF_A_JOB = 3
 _BESIDE_A_STORE = ("-lock", "-wal", "-shm")
 """Ends of the files that lie beside an open store."""
+_OF_AN_IMPORT = "__pycache__"
+"""What Python leaves beside an own module, unless PYTHONDONTWRITEBYTECODE is set."""
 _MODELS_OF_A_PIECE = 5
 """So that a process seldom reads a graph again."""
 _TRACED = 0.04
@@ -181,7 +183,7 @@ def _inputs(seed: int, count: int) -> Findings:
                 named = given.arguments if verdict.outcome == ANSWERED else ()
                 left = {
                     name
-                    for name in set(os.listdir(folder)) - before - {"out"}
+                    for name in set(os.listdir(folder)) - before - {"out", _OF_AN_IMPORT}
                     if not any(name in a for a in named) and not name.endswith(_BESIDE_A_STORE)
                 }
                 shown = f"seed {seed} {number}: {given.show(folder)}"
