@@ -1,29 +1,84 @@
-"""What a job's version of PyTorch changes: grouped convolutions in NHWC before 1.12."""
+"""What a job's version of PyTorch changes, and which grouped convolutions in NHWC tensor cores take in which."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from precision_time import Job, predict
 from precision_time.capture.graph import OpSignature, TensorSpec
+from precision_time.hardware.catalog import default_catalog
 from precision_time.measurements.row import row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED
-from precision_time.timing.operators import BEFORE_1_12, WorkOptions, works
+from precision_time.timing.kernel_factors import NO_FACTORS
+from precision_time.timing.kernels import KernelModel
+from precision_time.timing.operators import WorkOptions, works
 
 
-def convolution(groups: int) -> OpSignature:
-    x, weight, y = ((8, 64, 56, 56), (64, 64 // groups, 3, 3), (8, 64, 56, 56))
-    specs = [TensorSpec(shape, "float16") for shape in (x, weight, y)]
-    attributes = (("stride", (1, 1)), ("padding", (1, 1)), ("dilation", (1, 1)), ("groups", groups))
-    return OpSignature("aten.convolution", tuple(specs[:2]), (specs[2],), attributes)
+def convolution(inputs: int, outputs: int, groups: int, taps: int = 3, dtype: str = "float16") -> list[OpSignature]:
+    """A grouped convolution of these channels a group: its forward and its backward operator."""
+    shapes = ((8, inputs * groups, 14, 14), (outputs * groups, inputs, taps, taps), (8, outputs * groups, 14, 14))
+    x, weight, y = (TensorSpec(shape, dtype) for shape in shapes)
+    attributes = (("stride", (1, 1)), ("padding", (taps // 2,) * 2), ("dilation", (1, 1)), ("groups", groups))
+    backward = (*attributes, ("output_mask", (True, True, False)))
+    return [
+        OpSignature("aten.convolution", (x, weight), (y,), attributes),
+        OpSignature("aten.convolution_backward", (y, x, weight), (x, weight), backward),
+    ]
 
 
-@pytest.mark.parametrize("groups", [1, 4, 64])
-@pytest.mark.parametrize("last", [True, False])
-def test_only_grouped_convolutions_channels_last_have_other_kernels(groups: int, last: bool) -> None:
-    (now,), (old,) = (works(convolution(groups), WorkOptions(False, last, slow)) or [] for slow in (False, True))
-    assert (old.variant == now.variant + BEFORE_1_12) == (groups > 1 and last)
-    assert (old.flops, old.bytes, old.shape) == (now.flops, now.bytes, now.shape)
+def families(kinds: list[OpSignature], last: bool = True, old: bool = False) -> list[str]:
+    """Of the works of both: forward, gradient of the input, of the weight."""
+    return [work.family for kind in kinds for work in works(kind, WorkOptions(False, last, old)) or []]
+
+
+T, V = "conv_grouped", "conv_direct"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "groups", "now", "before"),
+    [
+        (4, 4, 64, [T, T, T], [T, T, T]),  # resnext101_64x4d
+        (16, 16, 32, [T, T, T], [T, T, T]),
+        (32, 32, 32, [T, T, T], [V, V, V]),  # resnext101_32x8d, which 1.12 made twice as fast
+        (48, 48, 8, [T, T, T], [V, V, V]),  # visformer_small
+        (64, 64, 32, [T, V, V], [V, V, V]),  # resnext101_32x16d
+        (128, 128, 4, [T, V, V], [V, V, V]),  # repvgg_b1g4
+        (32, 32, 4, [T, V, V], [V, V, V]),  # the first stages of resnext26ts: 128 channels
+        (64, 128, 2, [T, V, V], [V, V, V]),  # resnest50d
+        (6, 6, 32, [V, V, V], [V, V, V]),  # dpn92
+        (2, 4, 64, [V, V, V], [V, V, V]),  # senet154
+    ],
+)
+def test_grouped_convolutions_that_tensor_cores_do_not_take(
+    inputs: int, outputs: int, groups: int, now: list[str], before: list[str]
+) -> None:
+    assert families(convolution(inputs, outputs, groups)) == now
+    assert families(convolution(inputs, outputs, groups), old=True) == before
+    assert families(convolution(inputs, outputs, groups), last=False) == [T, T, T]
+    assert families(convolution(inputs, outputs, groups, dtype="float32")) == [T, T, T]
+
+
+def test_dense_depthwise_and_one_tap_convolutions_are_no_such_ones() -> None:
+    for old in (False, True):
+        assert families(convolution(64, 64, 1), old=old) == ["conv"] * 3
+        assert families(convolution(1, 1, 64), old=old) == ["conv_depthwise"] * 3
+        assert families(convolution(40, 160, 2, taps=1), old=old) == [T, T, T]
+
+
+def test_vector_units_take_longer_and_the_same_operations() -> None:
+    """On the H100, whose tensor cores have 15 times their operations, the more so."""
+    ratio = []
+    for name in ("rtx-3090", "h100-80gb-sxm"):
+        gpu = default_catalog().gpu(name)
+        _, (fast, *_) = (works(kind, WorkOptions(False, True)) or [] for kind in convolution(48, 48, 32))
+        _, (slow, *_) = (works(kind, WorkOptions(False, True)) or [] for kind in convolution(56, 56, 32))
+        assert (fast.family, slow.family) == (T, V)
+        times = KernelModel(scales={}, factors=NO_FACTORS).seconds([fast, slow], gpu)
+        rates = np.array([fast.flops, slow.flops]) / times.seconds
+        ratio.append(rates[0] / rates[1])
+        assert (times.seconds >= times.floor_seconds).all()
+    assert ratio[1] > ratio[0] > 2
 
 
 @pytest.mark.parametrize(

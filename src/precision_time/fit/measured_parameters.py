@@ -21,7 +21,7 @@ from precision_time.fit.measured_points import Key, MeasuredFolder, MeasuredGrou
 from precision_time.timing.curves import PARAMETERS, Array
 from precision_time.timing.kernels import KernelModel, WorkTable, compute_peak
 from precision_time.timing.parameters import ParameterBook
-from precision_time.timing.work import ATTENTION, CONV, CONV_DEPTHWISE, MATMUL, MEMORY_FAMILIES, WINOGRAD, Work
+from precision_time.timing.work import ATTENTION, CONV, MATMUL, MEMORY_FAMILIES, VECTOR_CONVOLUTIONS, WINOGRAD, Work
 
 Sets = dict[str, dict[str, Any]]
 Values = dict[str, float]
@@ -235,7 +235,7 @@ def samples_of(group: MeasuredGroup, model: KernelModel) -> list[Sample]:
     """Rows of a group by peak, less the time that `model` predicts for the other works of each operator."""
     family, _, kind = group.key
     curve = "traffic" if family in MEMORY_FAMILIES else MATMUL
-    curve = {ATTENTION: "attention", CONV_DEPTHWISE: "direct"}.get(family, curve)
+    curve = {ATTENTION: "attention", **dict.fromkeys(VECTOR_CONVOLUTIONS, "direct")}.get(family, curve)
     by_peak: dict[float, list[tuple[Work, float, float]]] = {}
     for member in group.members:
         others_s = float(model.seconds(member.others, group.gpu).seconds.sum()) if member.others else 0.0
@@ -270,7 +270,7 @@ def _free(family: str, full: bool, rivals: bool, product: Values) -> tuple[Free,
     """The fitted numbers of a family, and the function that makes parameters and Winograd parameters of them."""
     if family in MEMORY_FAMILIES:
         return _TRAFFIC, _unchanged
-    if family == CONV_DEPTHWISE:
+    if family in VECTOR_CONVOLUTIONS:
         return {"e256x128": (0.1, 0.002, 1.0), **_TRAFFIC, **_POWER}, _unchanged
     if family == ATTENTION or (family == MATMUL and full):
         return FREE[family], _unchanged

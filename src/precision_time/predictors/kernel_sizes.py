@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from precision_time.hardware.gpu import Gpu
 from precision_time.timing.kernels import compute_peak
-from precision_time.timing.work import CONV_DEPTHWISE, CONV_GROUPED, CONVOLUTIONS, MATMUL
+from precision_time.timing.work import (
+    CONV_DEPTHWISE,
+    CONV_DIRECT,
+    CONV_GROUPED,
+    CONVOLUTIONS,
+    MATMUL,
+    VECTOR_CONVOLUTIONS,
+)
 from precision_time.timing.work_table import WorkTable
 
 Array = NDArray[np.float64]
@@ -44,8 +51,8 @@ KERNEL = "kernel"
 _PRODUCT = ("batch", "m", "n", "k", "narrow", "compute", KERNEL, "unaligned")
 KINDS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "conv": (frozenset(CONVOLUTIONS), (*_PRODUCT[:-1], "taps", "positions", "strided")),
-    "dense": (frozenset(CONVOLUTIONS - {CONV_GROUPED, CONV_DEPTHWISE}), ("unaligned",)),
-    "grouped": (frozenset({CONV_GROUPED}), ("groups", "channels", "nchw", "nhwc", "unaligned")),
+    "dense": (frozenset(CONVOLUTIONS - {CONV_GROUPED, *VECTOR_CONVOLUTIONS}), ("unaligned",)),
+    "grouped": (frozenset({CONV_GROUPED, CONV_DIRECT}), ("groups", "channels", "nchw", "nhwc", "unaligned")),
     "depthwise": (frozenset({CONV_DEPTHWISE}), ("taps", "positions", "nchw", "nhwc", "unaligned")),
     "matmul": (frozenset({MATMUL}), _PRODUCT),
 }

@@ -23,13 +23,13 @@ from precision_time.timing.similar_operators import ALIKE
 from precision_time.timing.work import (
     ATTENTION,
     CONV,
-    CONV_DEPTHWISE,
     CONV_DILATED,
     CONV_GROUPED,
     CONVOLUTION_FEATURES,
     MATMUL,
     RNN,
     TILE_FAMILIES,
+    VECTOR_CONVOLUTIONS,
     class_of_dtype,
 )
 
@@ -47,7 +47,7 @@ _POOLED = 0.35
 _GAP_SPREAD = 0.1
 """Spread per factor e between a size and the nearest point of its curve: chosen."""
 
-SURFACES = TILE_FAMILIES | {CONV_DEPTHWISE, ATTENTION}
+SURFACES = TILE_FAMILIES | VECTOR_CONVOLUTIONS | {ATTENTION}
 """Families limited by arithmetic, as a rule."""
 # Families whose utilisation is used where a family was not measured.
 _RELATED = {

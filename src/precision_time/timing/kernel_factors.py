@@ -24,7 +24,7 @@ from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.shipped import is_shipped, shipped_file
 from precision_time.timing.corrections import Knots
 from precision_time.timing.curves import Array
-from precision_time.timing.work import CONV_1D, CONV_DEPTHWISE, CONV_GROUPED, CONVOLUTIONS
+from precision_time.timing.work import CONV_1D, CONV_DEPTHWISE, CONV_DIRECT, CONV_GROUPED, CONVOLUTIONS
 
 COMPUTE, MEMORY, HELPING = "compute", "memory", "helpers"
 PARTS = (COMPUTE, MEMORY, HELPING)
@@ -35,7 +35,7 @@ COMMON, OF_ARCHITECTURE, OF_SIZE, OF_HELPERS = 0.15, 0.5, 0.2, 0.6
 transposes. Chosen among half to three times their values by errors of families held out."""
 OF_SIZE_NHWC = 0.5
 """Of a curve of grouped and depthwise convolutions in NHWC, for which libraries have fast kernels of a few widths and
-filters and slow ones of all others."""
+filters and slow ones of all others (grouped ones on vector units are a family of their own)."""
 MEMORY_SHARE = 0.7
 """Of these, for the memory time of a convolution."""
 _PRODUCTS, _STREAMS = frozenset({"matmul", "rnn"}), frozenset({"pointwise", "cast", "copy"})
@@ -178,16 +178,16 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
     """Label, axis and prior standard deviation of every curve of a class of convolutions."""
     if part == HELPING or of.family not in CONVOLUTIONS:
         return
-    kind = {CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped"}.get(of.family, "dense")
+    kind = {CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped", CONV_DIRECT: "direct"}.get(of.family, "dense")
     size = OF_SIZE if kind == "dense" or of.layout == "nchw" else OF_SIZE_NHWC
     width = size * (MEMORY_SHARE if part == MEMORY else 1.0)
     label = f"{kind}|{of.layout}|{of.unit}"
     for axis in ("inputs", "outputs", "taps", "positions", "stride"):
         yield label, axis, width
         yield f"{label}|{of.direction}", axis, 0.7 * width
-    if kind == "grouped":
+    if kind in ("grouped", "direct"):
         yield label, "groups", width
-    if kind != "depthwise" and of.unit == "half":
+    if kind in ("dense", "grouped") and of.unit == "half":
         yield label, "input_alignment", width
         yield label, "output_alignment", width
 

@@ -19,12 +19,12 @@ from precision_time.timing.curves import INDEX, Array, attention_seconds, combin
 from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import (
-    CONV_DEPTHWISE,
     CONVOLUTIONS,
     FUSABLE_FAMILIES,
     MATMUL,
     RIVALLED,
     TILED_CONVOLUTIONS,
+    VECTOR_CONVOLUTIONS,
     WINOGRAD,
     Work,
 )
@@ -336,9 +336,8 @@ def _classes_on(
         winograd = resolved((WINOGRAD, *classes[i][1:]) for i in able)
         of_rivals[:, :, able] = parameters(winograd, np.ones(len(able), dtype=np.bool_))
     units = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
-    # Depthwise kernels run on the vector units, whatever the dtype of their operands.
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
-    direct = np.array([family == CONV_DEPTHWISE for family, *_ in classes], dtype=np.bool_)
+    direct = np.array([family in VECTOR_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)
 
     def table(column: Iterable[Any], dtype: Any = np.float64) -> Any:
         return np.array(list(column), dtype=dtype).reshape(shape)

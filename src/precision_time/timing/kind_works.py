@@ -16,7 +16,7 @@ from precision_time.errors import InternalError
 from precision_time.layout.segment import OpSignatures
 from precision_time.timing.operators import WorkOptions, operator_key, touched, works
 from precision_time.timing.recording import Recording, Repeatable
-from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, TILE_FAMILIES, Work
+from precision_time.timing.work import ATTENTION, TILE_FAMILIES, VECTOR_CONVOLUTIONS, Work
 from precision_time.timing.work_table import TableDraft, WorkTable
 
 Array = NDArray[np.float64]
@@ -186,7 +186,7 @@ class _Inputs(Sequence[Any]):
 _WIDER = {"tf32": "float32", "fp16": "float32", "bf16": "float32", "fp8": "bfloat16"}
 """Arithmetic of a product -> dtype of the kernels that may replace it; float32 ones then do without TF32."""
 _NARROW = {"bfloat16": "float32", "float16": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16"}
-_ARITHMETIC = TILE_FAMILIES | {CONV_DEPTHWISE, ATTENTION}
+_ARITHMETIC = TILE_FAMILIES | VECTOR_CONVOLUTIONS | {ATTENTION}
 
 
 def _wider(kind: OpSignature, rule: Sequence[Work], options: WorkOptions) -> list[Work] | None:

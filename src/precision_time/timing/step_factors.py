@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "conv_dilated": ("conv_dilated",),
     "helpers": (HELPERS,),
     "depthwise": ("conv_depthwise",),
-    "grouped": ("conv_grouped",),
+    "grouped": ("conv_grouped", "conv_direct"),
     "matmul": ("matmul", "rnn"),
     "norm": _NORMS,
     "indexed": _INDEXED,

@@ -17,10 +17,13 @@ Feature = tuple[str, float]
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
 CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the taps are spread out
 CONV_1D = "conv_1d"  # images one row high, dilated or not: cuDNN runs the kernels it has for two dimensions
+CONV_DIRECT = "conv_direct"  # grouped, on vector units: what no kernel of the tensor cores takes
 HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
-CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_DEPTHWISE})
-TILED_CONVOLUTIONS = CONVOLUTIONS - {CONV_DEPTHWISE}
+VECTOR_CONVOLUTIONS = frozenset({CONV_DEPTHWISE, CONV_DIRECT})
+"""Those that run on vector units, whatever the dtype of their operands."""
+CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, *VECTOR_CONVOLUTIONS})
+TILED_CONVOLUTIONS = CONVOLUTIONS - VECTOR_CONVOLUTIONS
 TILE_FAMILIES = TILED_CONVOLUTIONS | {MATMUL, RNN}
 RIVALLED = frozenset({"fp32"})
 """Arithmetic in which convolutions may have an alternative (`Work.alternative`)."""
@@ -162,8 +165,9 @@ def conv_work(
     layout: str = "nchw",
     out_bytes: float | None = None,
     extra_bytes: float = 0.0,
+    direct: bool = False,
 ) -> Work:
-    """One pass ("fwd", "dgrad", "wgrad") of a convolution.
+    """One pass ("fwd", "dgrad", "wgrad") of a convolution; `direct`: of groups, on vector units.
 
     Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more).
     """
@@ -187,7 +191,7 @@ def conv_work(
     }[direction]
     depthwise = groups > 1 and per_in == 1
     dense = CONV_1D if len(kernel) == 1 else CONV_DILATED if dilated else CONV
-    family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
+    family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_DIRECT if direct else CONV_GROUPED
     gain = cheapest_convolution_gain(kernel, conv.stride, groups)
     alternative, transforms = _alternative(conv, direction, gain) if math in RIVALLED else (None, 0.0)
     transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise
