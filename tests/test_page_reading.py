@@ -202,12 +202,54 @@ def test_what_is_said_while_a_user_types(page: Any, address: str) -> None:
     assert (box.states["invalid"], box.states["focused"]) == ("false", True)
 
 
+def focused(page: Any) -> tuple[str, str]:
+    """Role and name of what has the focus."""
+    found = [node for node in tree(page).all() if node.states.get("focused")][-1]
+    return found.role, found.name
+
+
+def test_the_focus_is_never_lost(page: Any, address: str, seen: str) -> None:
+    """What a key removes or disables hands the focus on, and what came of it is said."""
+    opened(page, address, "predict")
+    page.get_by_role("button", name="Keep this prediction").press("Enter")
+    assert spoken(page, "kept") == "The prediction is kept."
+    role, name = focused(page)
+    assert role == "link"
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".detail form")
+    assert name in page.locator(".detail").inner_text()
+    assert focused(page) == ("region", "Jobs")
+    page.get_by_label("Median step", exact=True).fill("130 ms")
+    page.keyboard.press("Enter")
+    page.get_by_role("table", name="Outcomes", exact=True).wait_for()
+    assert spoken(page, "recorded") == "The outcome is recorded."
+    assert focused(page) == ("region", "Outcomes")
+    page.get_by_role("button", name="Close", exact=True).press("Enter")
+    assert focused(page) == ("region", "Jobs")
+    page.locator(".jobs tbody a").first.press("Enter")
+    page.wait_for_selector(".detail form")
+    assert "1 prediction" in spoken(page, "The prediction and its outcomes")
+    assert focused(page) == ("region", "Prediction and outcomes")
+
+
+@pytest.mark.slow
+def test_a_plan_leaves_the_focus_where_it_was(page: Any, address: str) -> None:
+    opened(page, address, "plan")
+    page.get_by_label("Numbers of GPUs", exact=True).fill("8,16")
+    page.get_by_role("button", name="Plan", exact=True).press("Enter")
+    page.locator("button[aria-disabled]").wait_for(state="detached")
+    assert focused(page) == ("button", "Plan")
+    assert "8 x" in spoken(page, "Launch ")
+
+
 @pytest.mark.slow
 def test_a_new_view_is_where_reading_goes_on(page: Any, address: str, seen: str) -> None:
     opened(page, address, "predict")
-    page.get_by_role("link", name="Accuracy", exact=True).click()
-    page.wait_for_selector(".board table")
-    root = tree(page)
-    focused = [node for node in root.all() if node.states.get("focused")][-1]
-    assert (focused.role, focused.name) == ("region", "Accuracy")
-    assert root.name.startswith("Accuracy")
+    page.locator("#cluster").fill("seen")
+    page.locator("#cluster").press("Tab")
+    for view, title, words in (("Jobs", "Jobs", "1 prediction."), ("Accuracy", "Accuracy", "3 outcomes, mean error")):
+        page.get_by_role("link", name=view, exact=True).press("Enter")
+        assert spoken(page, words).startswith("Cluster seen: ")
+        assert focused(page) == ("region", title)
+        assert tree(page).name.startswith(title)
+    assert "1 anomaly." in spoken(page, "Cluster seen: ")
