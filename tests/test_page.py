@@ -223,6 +223,7 @@ def test_a_goal_that_cannot_be_met_says_what_binds(visit: Open) -> None:
     note = page.locator(".plan .note.wrong")
     note.wait_for()
     assert "deadline" in note.inner_text()
+    assert page.locator("form.job .problem", has_text="deadline").count() == 0, "it is said once"
 
 
 def test_an_outcome_is_recorded_and_seen(visit: Open) -> None:

@@ -119,7 +119,7 @@ export class PlanView {
       at.input.setAttribute("aria-invalid", "true");
       put(at.error, h("p", {}, problem.message));
       at.input.focus();
-    } else {
+    } else if (problem.field) {
       this.page.showProblem(problem);
     }
     put(this.result, h("p", { class: "note wrong" }, problem.message));
