@@ -57,7 +57,7 @@ def problem_of(error: PrecisionTimeError) -> ProblemError:
         return error
     if isinstance(error, StoreError):
         return ProblemError(503, str(error), retry_s=5, error="StoreError")
-    parts = {"fix": None} if isinstance(error, PlanError) else parts_of(str(error))
+    parts: dict[str, Any] = {"fix": None} if isinstance(error, PlanError) else parts_of(str(error))
     if "nearest" in parts and parts.get("field") in _OF_SERVER:
         parts["fix"] = _OF_SERVER[parts["field"]]
     return ProblemError(422, str(error), error=type(error).__name__, **parts)
