@@ -10,7 +10,7 @@ from precision_time.cli.arguments import DEFAULT_PRECISIONS
 from precision_time.cli.flags import AXES
 from precision_time.cli.jobs import cluster_fields, job_flags, job_of, jobs_to_measure, one_job
 from precision_time.cli.outputs import check_outputs
-from precision_time.cli.parser import UsageError, build_parser
+from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import note
 from precision_time.job import Job
 from precision_time.reading import to_json
@@ -308,12 +308,9 @@ def gpus(options: Namespace) -> str:
 
 
 def completion(shell: str) -> str:
-    """The completion script of a shell."""
-    import shtab
+    from precision_time.cli.completion import completion as script
 
-    if shell not in shtab.SUPPORTED_SHELLS:
-        raise UsageError(f"the installed shtab has no {shell} completion; run pip install -U shtab")
-    return str(shtab.complete(build_parser(for_completion=True), shell))
+    return script(shell)
 
 
 def _printed(content: Any, text: str, options: Namespace) -> str:
