@@ -79,7 +79,7 @@ def test_the_flags_are_frozen() -> None:
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
     assert sorted(flags_of(parser, "predict")) == sorted([
         *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
-        "--quantile", "--plot", *SERVER,
+        "--quantile", "--plot", "--global-batch-size", *SERVER,
     ])  # fmt: skip
     shared = ["--workers", "--dask"]
     assert sorted(flags_of(parser, "compare")) == sorted([
@@ -95,11 +95,16 @@ def test_the_flags_are_frozen() -> None:
     ])  # fmt: skip
     ranked = [f for f in JOB_FLAGS if f not in ("--layout", "--recompute-layers")]
     assert sorted(flags_of(parser, "layouts")) == sorted(
-        [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--global-batch-size", "--largest-batch", "--quantile"]
-    )
+        [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--best", "--global-batch-size", "--largest-batch",
+         "--quantile"]
+    )  # fmt: skip
     assert sorted(flags_of(parser, "walltime")) == sorted(
-        [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format", *SERVER]
+        [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format", "--global-batch-size", *SERVER]
     )
+    for limits in ("slurm", "kubernetes"):
+        assert sorted(flags_of(parser, limits)) == sorted(
+            [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--rewrite", "--global-batch-size"]
+        )
     assert flags_of(parser, "serve") == [
         "--help", "--host", "--port", "--workers", "--database", "--tokens", "--role", "--allow-host", "--quiet",
         "--json",

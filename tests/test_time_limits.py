@@ -242,3 +242,27 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["kubernetes", str(path), "bert-large", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["long_enough"] is (content["chance"] >= 0.95)
+
+
+def test_a_gpu_that_is_given_replaces_that_of_the_selector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(MANIFESTS["Job"]).replace("NVIDIA-H100-80GB-HBM3", "some-card"))
+    asked = ["kubernetes", str(path), "gpt2"]
+    assert main(asked) == 2
+    assert "'some-card' of node selector is none of the catalog's" in capsys.readouterr().err
+    assert main([*asked, "--gpu", "a100"]) == 0
+    assert "32 x a100 " in capsys.readouterr().out
+
+
+def test_the_samples_of_a_step_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """`predict` and the commands on time limits, as `compare`, `layouts` and `plan`."""
+    job = "gpt2 --gpus 4 --batch-size 8 --precision amp-bf16 --steps 100 --json --global-batch-size"
+    assert main(["predict", *job.split(), "64"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["grad_accum"] == 2
+    assert main(["walltime", *job.split(), "256"]) == 0
+    longer = json.loads(capsys.readouterr().out)["seconds"]
+    assert main(["walltime", *job.split(), "32"]) == 0
+    assert longer > json.loads(capsys.readouterr().out)["seconds"]
+    for wrong, says in (("6", "cannot be shared evenly by 4"), ("64 --grad-accum 2", "finds grad_accum")):
+        assert main(["predict", *job.split(), *wrong.split()]) == 2
+        assert says in capsys.readouterr().err

@@ -179,17 +179,17 @@ def _script(path: str | Path) -> str:
     return text
 
 
-def job_fields(kind: str, path: str | Path) -> Mapping[str, Any]:
-    """Fields that the file alone decides beside those of `read_import`: the GPU that a manifest's selector names.
+def gpu_of(kind: str, path: str | Path, given: str | None = None) -> str | None:
+    """The GPU of the job in a file: the one that is `given`, else the one that a manifest's node selector names.
 
-    Raises `DataError` for a file of another kind.
+    Raises `DataError` for a file of another kind, `CatalogError` for a selector that names no GPU of the catalog.
     """
     if kind == SLURM:
         _script(path)
-        return {}
+        return given
     product = manifest_of(path).product
-    if not product:
-        return {}
+    if given is not None or not product:
+        return given
     from precision_time.hardware.cluster_nodes import NodeResources
 
-    return {"gpu": NodeResources(name="selector", cores=1, memory_bytes=0, gpu=product).catalog_gpu()}
+    return NodeResources(name="selector", cores=1, memory_bytes=0, gpu=product).catalog_gpu()
