@@ -6,7 +6,6 @@ The job in the file is read by `job.importers`, and the limit that it needs is t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
