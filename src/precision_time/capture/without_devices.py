@@ -12,7 +12,7 @@ META = torch.device("meta")
 
 
 class WithoutDevices(TorchFunctionMode):
-    """Tensors that are made on a GPU or moved to one are on the meta device, and meta tensors that are moved stay there.
+    """Tensors that are made on a GPU or moved to one are on the meta device, and moved meta tensors stay there.
 
     Tensors that are made on the CPU on purpose stay, since a model may read their values (rates of stochastic depth).
     """
