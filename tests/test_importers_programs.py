@@ -22,6 +22,7 @@ from precision_time.job.importers import (
     from_llama_factory,
     from_llm_foundry,
     from_nemo,
+    from_torchtitan,
     read_import,
 )
 from precision_time.job.importers.numerics import FULL_PRECISION
@@ -447,3 +448,26 @@ def test_what_the_real_trainer_writes_is_known() -> None:
     assert not [key for key, why in found.not_taken.items() if "not understood" in why]
     fields = found.job_fields({"model": "gpt2"})
     assert (fields["precision"], fields["batch_size"], found.undecided) == ("amp-bf16", 2, {})
+
+
+def test_kernels_of_the_optimizer_go_with_it() -> None:
+    """The Trainer's default is adamw_torch_fused; other optimizers do not have its kernels."""
+    none = from_huggingface({"output_dir": "x"})
+    assert none.job_fields({"model": "gpt2"})["optimizer_impl"] == "fused"
+    assert "optimizer_impl" not in none.job_fields({"model": "gpt2", "optimizer": "lion"})
+    assert "optimizer_impl" not in from_huggingface({"optim": "adafactor"}).job_fields({"model": "gpt2"})
+    named = from_huggingface({"optim": "adamw_torch"}).job_fields({"model": "gpt2"})
+    assert (named["optimizer"], named["optimizer_impl"]) == ("adamw", "foreach")
+    fused = from_huggingface({"optim": "adamw_torch_fused"})
+    assert "optimizer_impl" not in fused.job_fields({"model": "gpt2", "optimizer": "lion"})
+    assert fused.job_fields({"model": "gpt2", "optimizer_impl": "foreach"})["optimizer_impl"] == "foreach"
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    assert transformers.TrainingArguments("x", use_cpu=True).optim == "adamw_torch_fused"
+
+
+def test_torchtitan_without_sharding_is_said_to_train_in_fp32() -> None:
+    for degrees, noted in (({"tensor_parallel_degree": 8}, 1), ({"context_parallel_degree": 2}, 0), ({}, 0)):
+        config = {"model": {"name": "llama3", "flavor": "8B"}, "parallelism": degrees}
+        notes = from_torchtitan(config).notes()
+        assert sum("torchtitan trains in fp32; then give --precision torch-fp32" in note for note in notes) == noted

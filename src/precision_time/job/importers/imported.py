@@ -58,6 +58,8 @@ class Imported:
         stated = {**self.defaults, **precision, **self.fields}
         if {**stated, **replaced}.get("framework", PLAIN_LOSS[0]) not in PLAIN_LOSS:
             stated.pop("loss", None)
+        if "optimizer" in replaced or ("optimizer" in self.fields and "optimizer_impl" not in self.fields):
+            stated.pop("optimizer_impl", None)  # it belongs to the file's optimizer, or to the default one
         if {"precision", "schedule"} & set(replaced):
             stated.pop("precision", None)
         fields = {key: value for key, value in stated.items() if key not in replaced}
