@@ -466,6 +466,18 @@ def test_kernels_of_the_optimizer_go_with_it() -> None:
     assert transformers.TrainingArguments("x", use_cpu=True).optim == "adamw_torch_fused"
 
 
+def test_batches_of_axolotl() -> None:
+    """Its batch_size is that of a rank in a step; gradient_accumulation_steps is the share of micro_batch_size."""
+    base = {"base_model": "gpt2", "bf16": True, "micro_batch_size": 4}
+    fields = from_axolotl({**base, "batch_size": 32}).job_fields({"gpus": 8})
+    assert (fields["batch_size"], fields["grad_accum"], fields["optimizer_impl"]) == (4, 8, "fused")
+    with pytest.raises(JobError, match="Axolotl refuses both; remove batch_size"):
+        from_axolotl({**base, "batch_size": 32, "gradient_accumulation_steps": 8})
+    notes = from_axolotl({**base, "unsloth_lora_mlp": True, "unsloth_rope": False}).not_taken
+    assert "the step takes less time and memory than predicted" in notes["unsloth_lora_mlp"]
+    assert notes["unsloth_rope"] == NO_EFFECT
+
+
 def test_torchtitan_without_sharding_is_said_to_train_in_fp32() -> None:
     for degrees, noted in (({"tensor_parallel_degree": 8}, 1), ({"context_parallel_degree": 2}, 0), ({}, 0)):
         config = {"model": {"name": "llama3", "flavor": "8B"}, "parallelism": degrees}
