@@ -107,6 +107,8 @@ def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], cho
         raise DataError(f"file {_files(paths)}: {error}") from error
     if "gpus" not in {*together.fields, *fields, *flags, *chosen}:
         note(f"note: no file says how many GPUs; {found['gpus']} taken, give --gpus")
+    if not {"precision", "schedule"} & {*found, *flags, *chosen}:
+        note(f"note: no file says a precision; {Job('any').precision} taken, give --precision")
     return {name: value for name, value in found.items() if name not in deciding or name in fields}
 
 
