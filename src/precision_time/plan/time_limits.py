@@ -15,6 +15,7 @@ from precision_time.errors import DataError, JobError
 from precision_time.estimate.estimate import Estimate
 from precision_time.job.importers.manifest import Manifest, read_manifest
 from precision_time.job.importers.sbatch_options import DIRECTIVE, directives, options
+from precision_time.plan.manifest_text import with_deadline
 from precision_time.plan.walltime import TimeLimit, slurm_time, time_limit
 from precision_time.reading import read_mapping, read_text
 from precision_time.report.write import write_whole
@@ -159,16 +160,11 @@ def rewrite_slurm(path: str | Path, needed: TimeLimit) -> None:
 
 
 def rewrite_manifest(path: str | Path, needed: TimeLimit) -> None:
-    """Write the limit into the manifest in place of the one that it has.
-
-    Raises `DataError` where it has none: the text of `needed` says what to add.
-    """
-    field, text = manifest_of(path).limit_field, read_text(path)
-    pattern = re.compile(rf"(?<![\w/.#-])([\"']?{re.escape(field)}[\"']?[ \t]*:[ \t]*)([\"']?)\d+\2")
+    """Write the limit into the manifest: in place of the one that it has, else where its kind has one."""
+    manifest, text = manifest_of(path), read_text(path)
+    pattern = re.compile(rf"(?<![\w/.#-])([\"']?{re.escape(manifest.limit_field)}[\"']?[ \t]*:[ \t]*)([\"']?)\d+\2")
     changed, count = pattern.subn(lambda found: f"{found[1]}{found[2]}{needed.seconds}{found[2]}", text)
-    if not count:
-        raise DataError(f"manifest {show(str(path))} has no {field} to replace; add it with {needed.seconds}")
-    write_whole(path, changed)
+    write_whole(path, changed if count else with_deadline(text, manifest.kind, needed.seconds))
 
 
 def _script(path: str | Path) -> str:
