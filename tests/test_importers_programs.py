@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.attack.import_files import FILES
-from precision_time.errors import JobError
+from precision_time import predict
+from precision_time.errors import JobError, MissingPeakError
 from precision_time.job import Job
 from precision_time.job.importers import (
     Imported,
@@ -240,7 +241,6 @@ def test_axolotl_settings() -> None:
     assert axolotl(max_steps=50, num_epochs=2)["run"] == {"steps": 50}
     assert from_axolotl({"base_model": "meta-llama/Llama-3.1-8B"}).fields["model"] == "meta-llama/Llama-3.1-8B"
     for config, message in (
-        ({"bf16": "auto"}, "precision .bf16 auto is bf16 on Ampere and later"),
         ({"fp16": True}, "fp16 true with weights in fp16 under DDP is not certain"),
         ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
@@ -464,6 +464,15 @@ def test_kernels_of_the_optimizer_go_with_it() -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     assert transformers.TrainingArguments("x", use_cpu=True).optim == "adamw_torch_fused"
+
+
+def test_bf16_auto_of_axolotl_needs_a_gpu_with_bf16() -> None:
+    imported = from_axolotl({"base_model": "gpt2", "bf16": "auto", "tf32": False, "micro_batch_size": 1})
+    assert "on an older GPU write fp16: true" in imported.not_taken["bf16 auto"]
+    taken = Job.from_dict(imported.job_fields({"gpu": "v100"}))
+    assert taken.precision == "bf16"
+    with pytest.raises(MissingPeakError, match="v100-16gb-sxm has no bf16 peak"):
+        predict(taken)
 
 
 def test_batches_of_axolotl() -> None:

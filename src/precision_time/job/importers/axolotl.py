@@ -170,11 +170,9 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
     fp16, fp8 = reader.switch("fp16", "float16"), reader.switch("fp8")
     automatic = reader.left.get("tf32") == "auto"
     tf32 = reader.text("tf32") == "auto" if automatic else reader.switch("tf32")
-    if text == "auto":
-        reader.undecided["precision"] = (
-            "bf16 auto is bf16 on Ampere and later, else fp16: write bf16: true or fp16: true"
-        )
-        return Numerics(wrapper=wrapper)
+    if text == "auto":  # a GPU without bf16 has no estimate in it, so that this is never a wrong guess
+        reader.not_taken["bf16 auto"] = "is bf16, as on Ampere and later; on an older GPU write fp16: true"
+        text = "true"
     if fp8:
         return Numerics("fp8", "fp8 true", True, wrapper)
     if text == "full":
