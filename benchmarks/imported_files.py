@@ -22,9 +22,9 @@ _FLAGS: dict[str, dict[str, Any]] = {
 """File -> what it leaves open, beside a model and GPUs."""
 _HEAD = """# Files of other programs, and what is taken from them
 
-Written by `python -m benchmarks.imported_files`. One file of each program, in the style of its documentation and in our own
-words, with the job that `--import` makes of it. What a file does not say (a model, the number of GPUs, `auto`) is given
-beside it. [import.md](../../docs/import.md) has the rules.
+Written by `python -m benchmarks.imported_files`. One file of each program, in the style of its documentation and in our
+own words, with the job that `--import` makes of it. What a file does not say (a model, the number of GPUs, `auto`) is
+given beside it. [import.md](../../docs/import.md) has the rules.
 """
 
 
