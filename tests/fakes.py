@@ -57,6 +57,7 @@ class FakeEstimate:
     rental: Rental | None = None
     utilisation: None = None
     quantile: None = None
+    assumptions: tuple[str, ...] = ()
 
     @property
     def step(self) -> FakeInterval:

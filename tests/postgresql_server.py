@@ -22,10 +22,15 @@ _SETTINGS = {
 
 
 class Server:
-    """A server that is started, stopped and killed; its data stay until `remove`."""
+    """A server that is started, stopped and killed; its data stay until `remove`.
 
-    def __init__(self, fsync: bool) -> None:
+    `replicated`: it may have standbys; `of`: it is a standby of that server.
+    """
+
+    def __init__(self, fsync: bool, replicated: bool = False, of: Server | None = None) -> None:
         self._settings = {**_SETTINGS, "fsync": "on" if fsync else "off"}
+        if replicated or of is not None:
+            self._settings |= {"wal_level": "replica", "max_wal_senders": "4"}
         psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
         programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
         found = programs[-1] if programs else shutil.which("postgres")
@@ -42,7 +47,25 @@ class Server:
         if root:
             shutil.chown(self.folder, _USER)
         try:
-            self._run("initdb", "-D", self._data, "-A", "trust", "-U", "pt", "--no-sync", "--locale=C", "-E", "UTF8")
+            if of is None:
+                self._run(
+                    "initdb", "-D", self._data, "-A", "trust", "-U", "pt", "--no-sync", "--locale=C", "-E", "UTF8"
+                )
+            else:
+                self._run(
+                    "pg_basebackup",
+                    "-h",
+                    str(of.folder),
+                    "-U",
+                    "pt",
+                    "-D",
+                    self._data,
+                    "-R",
+                    "-X",
+                    "stream",
+                    "-c",
+                    "fast",
+                )
             self.start()
         except BaseException:
             self.remove()
@@ -111,9 +134,9 @@ def _runs(process: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(fsync: bool = True) -> Iterator[Server]:
+def running(fsync: bool = True, replicated: bool = False, of: Server | None = None) -> Iterator[Server]:
     """A server; without `fsync` it is faster, for tests in which the machine does not lose its power."""
-    server = Server(fsync)
+    server = Server(fsync, replicated, of)
     try:
         yield server
     finally:

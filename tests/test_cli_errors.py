@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import types
@@ -78,7 +79,7 @@ def test_the_flags_are_frozen() -> None:
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
     assert sorted(flags_of(parser, "predict")) == sorted([
         *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
-        "--quantile", "--plot", *SERVER,
+        "--quantile", "--plot", "--global-batch-size", *SERVER,
     ])  # fmt: skip
     shared = ["--workers", "--dask"]
     assert sorted(flags_of(parser, "compare")) == sorted([
@@ -94,11 +95,16 @@ def test_the_flags_are_frozen() -> None:
     ])  # fmt: skip
     ranked = [f for f in JOB_FLAGS if f not in ("--layout", "--recompute-layers")]
     assert sorted(flags_of(parser, "layouts")) == sorted(
-        [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--global-batch-size", "--largest-batch", "--quantile"]
-    )
+        [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--best", "--global-batch-size", "--largest-batch",
+         "--quantile"]
+    )  # fmt: skip
     assert sorted(flags_of(parser, "walltime")) == sorted(
-        [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format", *SERVER]
+        [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format", "--global-batch-size", *SERVER]
     )
+    for limits in ("slurm", "kubernetes"):
+        assert sorted(flags_of(parser, limits)) == sorted(
+            [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--rewrite", "--global-batch-size"]
+        )
     assert flags_of(parser, "serve") == [
         "--help", "--host", "--port", "--workers", "--database", "--tokens", "--role", "--allow-host", "--quiet",
         "--json",
@@ -329,6 +335,35 @@ def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
         out = capsys.readouterr().out
         assert "--batch-size" in out
         assert "amp-bf16" in out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("line", "offered", "never"),
+    [
+        ("predict resnet1", {"resnet18", "resnet152"}, "resnet50"),
+        ("predict --model llama3.2", {"llama3.2-1b"}, "llama3-8b"),
+        ("predict resnet50 --gpu rtx-40", {"rtx-4090"}, "rtx-3090"),
+        ("compare resnet50 --gpu h100,a100-8", {"h100,a100-80gb-sxm"}, "a100-80gb-sxm"),
+        ("compare resnet50 --precision fp32,amp-", {"fp32,amp-bf16", "fp32,amp-fp16"}, "fp32,fp16"),
+        ("slurm job.s", {"job.sbatch"}, "resnet50"),
+    ],
+)
+def test_bash_completes_names(
+    line: str, offered: set[str], never: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("shtab")
+    assert main(["--completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "job.sbatch").touch()
+    ask = (
+        f"source ./script; COMP_WORDS=(precision-time {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+        "_shtab_precision_time; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    ran = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = set(ran.stdout.split())
+    assert offered <= found
+    assert never not in found
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from precision_time.cli.main import main
 from precision_time.errors import CatalogError, DataError
+from precision_time.hardware.aliases import GKE_GPUS
+from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.cluster_nodes import NodeResources, from_kubernetes, from_slurm, job_fields
 
 SLURM = """NodeName=gpu-01 Arch=x86_64 CoresPerSocket=32
@@ -74,6 +76,10 @@ def test_kubernetes_nodes() -> None:
         ("NVIDIA A100-PCIE-40GB", None, "a100-40gb-pcie"),
         ("Tesla T4", None, "t4"),
         ("NVIDIA L40S", None, "l40s"),
+        ("nvidia-tesla-t4", None, "t4"),  # Google's labels
+        ("nvidia-l4", None, "l4"),
+        ("nvidia-tesla-a100", None, "a100-40gb-sxm"),
+        ("nvidia-h100-mega-80gb", None, "h100-80gb-sxm"),
     ],
 )
 def test_gpus_by_their_products_names(scheduler_name: str, memory: int | None, name: str) -> None:
@@ -111,3 +117,10 @@ def test_a_job_on_the_nodes_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [row["job"]["gpus"] for row in rows] == [8, 8]
     assert main(["predict", "resnet50", "--cluster", str(tmp_path / "no.txt")]) == 2
     assert "cluster file" in capsys.readouterr().err
+
+
+def test_google_names_gpus_of_the_catalog() -> None:
+    known = default_catalog().gpus
+    for label, name in GKE_GPUS.items():
+        assert NodeResources("n", 1, 1, gpu=label).catalog_gpu() == name
+        assert name in known

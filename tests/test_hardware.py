@@ -72,6 +72,8 @@ def test_a_die_is_half_of_its_module() -> None:
         assert (2 * die.sm_count, 2 * die.memory_bytes) == (module.sm_count, module.memory_bytes)  # type: ignore[operator]
         assert 2 * die.memory_bytes_per_s == module.memory_bytes_per_s
         assert {math: 2 * peak for math, peak in die.peaks.items()} == pytest.approx(dict(module.peaks), rel=1e-3)
+        noted = [predict_time("resnet50", gpu=each, precision="amp-fp16").assumptions for each in (name, f"{name}-die")]
+        assert [sum(f"name {name}-die" in note for note in notes) for notes in noted] == [1, 0]
 
 
 def test_a_device_with_slower_links_has_the_kernels_of_its_chip() -> None:

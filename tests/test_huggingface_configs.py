@@ -235,3 +235,13 @@ def test_a_decoder_of_hugging_face_is_as_sure_as_one_of_the_zoo(tmp_path: Path) 
     found = estimate(tmp_path, llama, input={"seq_len": 2048})
     zoo = predict_time("llama3-8b", precision="bf16", batch_size=2, gpu="h100-80gb-sxm", input={"seq_len": 2048})
     assert found.step.p90 / found.step.p50 == pytest.approx(zoo.step.p90 / zoo.step.p50, rel=0.1)
+
+
+def test_a_folder_is_the_config_in_it(tmp_path: Path) -> None:
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT}
+    by_file = estimate(tmp_path, llama)
+    by_folder = predict_time(f"hf:{tmp_path}", precision="bf16", batch_size=2, gpu="h100-80gb-sxm")
+    assert by_folder.step == by_file.step
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(JobError, match=r"there is no file .*config\.json; give the path of a Hugging Face config"):
+        predict_time(f"hf:{tmp_path}")

@@ -17,6 +17,7 @@ from precision_time.capture.captured_model import capture_model  # noqa: E402
 from precision_time.capture.graph import OpSignature, TensorSpec  # noqa: E402
 from precision_time.job import Job  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
+from precision_time.zoo.models import hf_scans  # noqa: E402
 from precision_time.zoo.models.hf_scans import scan_kernels  # noqa: E402
 
 SMALL: dict[str, Any] = {"hidden_size": 32, "vocab_size": 64, "num_hidden_layers": 2}
@@ -32,6 +33,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str, int]] = {
                     "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4},
                    "pt.delta_rule", 2),
     "rwkv": ({**SMALL, "attention_hidden_size": 32}, "pt.wkv", 2),
+    "recurrent_gemma": ({**SMALL, **ATTENDS, "lru_width": 32, "block_types": ["recurrent"]}, "pt.position_loop", 2),
 }  # fmt: skip
 
 
@@ -90,3 +92,33 @@ def test_the_work_of_the_delta_rule() -> None:
     assert sum(work.flops for work in forward) == pytest.approx(4 * chunk)
     back = OpSignature("pt.delta_rule_backward", (value, value, key, key, gate, gate), (value, key, key, gate, gate))
     assert sum(work.flops for work in works(back, WorkOptions()) or []) > 2 * 4 * chunk
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "amp-bf16"])
+def test_the_loop_over_positions_is_that_of_its_trace(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator has the kernels, the host's launches and the memory of RecurrentGemma's loop."""
+    one = job(tmp_path, "recurrent_gemma", 48).replace(precision=precision, batch_size=8)
+    found = predict_time(**one.to_dict())
+    assert hf_scans.LOOPED in found.assumptions
+    monkeypatch.setattr(hf_scans, "_loops_of", lambda module: [])
+    (tmp_path / "other").mkdir()
+    traced = predict_time(**job(tmp_path / "other", "recurrent_gemma", 48)
+                          .replace(precision=precision, batch_size=8).to_dict())  # fmt: skip
+    assert traced.step.p50 == pytest.approx(found.step.p50, rel=0.06)
+    assert traced.memory.allocated_bytes == pytest.approx(found.memory.allocated_bytes, rel=0.05)
+    assert hf_scans.LOOPED not in traced.assumptions
+
+
+def test_work_of_the_loop_by_hand() -> None:
+    """8 positions of 2 x 4 in bf16, gate in fp32: 5 kernels each forward, 13 back, of which 5 take whole tensors."""
+    hidden, gate = TensorSpec((2, 8, 4), "bfloat16"), TensorSpec((2, 8, 4), "float32")
+    forward = works(OpSignature("pt.position_loop", (hidden, gate), (hidden, gate)), WorkOptions()) or []
+    assert sum(work.launches for work in forward) == 8 * 5
+    back = OpSignature("pt.position_loop_backward", (hidden, hidden, gate, gate), (hidden, gate))
+    backward = works(back, WorkOptions()) or []
+    assert sum(work.launches for work in backward) == 8 * 13
+    whole = 8 * (2 * hidden.nbytes + 4 * hidden.nbytes + 4 * gate.nbytes)
+    small = sum(work.bytes for work in backward) - whole
+    assert small == 8 * 2 * 4 * (2 * 4 + 2 + 3 * 12 + 6 + 6)

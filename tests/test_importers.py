@@ -239,7 +239,7 @@ def deepspeed(**config: Any) -> Job:
 
 def test_deepspeed_settings() -> None:
     assert deepspeed().layout_spec.zero == 0
-    assert deepspeed().clip_norm == 0.0
+    assert deepspeed().clip_norm == 1.0  # the default of DeepSpeed 0.19
     assert deepspeed(zero_optimization=True).layout_spec.zero == 1
     for stage, reduce, gather in ((1, False, False), (2, False, False), (3, True, True)):
         layout = deepspeed(zero_optimization={"stage": stage}).layout_spec

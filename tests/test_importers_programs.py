@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.attack.import_files import FILES
-from precision_time.errors import JobError
+from precision_time import predict
+from precision_time.errors import JobError, MissingPeakError
 from precision_time.job import Job
 from precision_time.job.importers import (
     Imported,
@@ -22,6 +23,7 @@ from precision_time.job.importers import (
     from_llama_factory,
     from_llm_foundry,
     from_nemo,
+    from_torchtitan,
     read_import,
 )
 from precision_time.job.importers.numerics import FULL_PRECISION
@@ -239,7 +241,6 @@ def test_axolotl_settings() -> None:
     assert axolotl(max_steps=50, num_epochs=2)["run"] == {"steps": 50}
     assert from_axolotl({"base_model": "meta-llama/Llama-3.1-8B"}).fields["model"] == "meta-llama/Llama-3.1-8B"
     for config, message in (
-        ({"bf16": "auto"}, "precision .bf16 auto is bf16 on Ampere and later"),
         ({"fp16": True}, "fp16 true with weights in fp16 under DDP is not certain"),
         ({"tf32": "auto"}, "tf32 auto is on for Ampere and later"),
         ({"deepspeed": "zero3.json"}, "layout .deepspeed names file 'zero3.json'"),
@@ -447,3 +448,47 @@ def test_what_the_real_trainer_writes_is_known() -> None:
     assert not [key for key, why in found.not_taken.items() if "not understood" in why]
     fields = found.job_fields({"model": "gpt2"})
     assert (fields["precision"], fields["batch_size"], found.undecided) == ("amp-bf16", 2, {})
+
+
+def test_kernels_of_the_optimizer_go_with_it() -> None:
+    """The Trainer's default is adamw_torch_fused; other optimizers do not have its kernels."""
+    none = from_huggingface({"output_dir": "x"})
+    assert none.job_fields({"model": "gpt2"})["optimizer_impl"] == "fused"
+    assert "optimizer_impl" not in none.job_fields({"model": "gpt2", "optimizer": "lion"})
+    assert "optimizer_impl" not in from_huggingface({"optim": "adafactor"}).job_fields({"model": "gpt2"})
+    named = from_huggingface({"optim": "adamw_torch"}).job_fields({"model": "gpt2"})
+    assert (named["optimizer"], named["optimizer_impl"]) == ("adamw", "foreach")
+    fused = from_huggingface({"optim": "adamw_torch_fused"})
+    assert "optimizer_impl" not in fused.job_fields({"model": "gpt2", "optimizer": "lion"})
+    assert fused.job_fields({"model": "gpt2", "optimizer_impl": "foreach"})["optimizer_impl"] == "foreach"
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    assert transformers.TrainingArguments("x", use_cpu=True).optim == "adamw_torch_fused"
+
+
+def test_bf16_auto_of_axolotl_needs_a_gpu_with_bf16() -> None:
+    imported = from_axolotl({"base_model": "gpt2", "bf16": "auto", "tf32": False, "micro_batch_size": 1})
+    assert "on an older GPU write fp16: true" in imported.not_taken["bf16 auto"]
+    taken = Job.from_dict(imported.job_fields({"gpu": "v100"}))
+    assert taken.precision == "bf16"
+    with pytest.raises(MissingPeakError, match="v100-16gb-sxm has no bf16 peak"):
+        predict(taken)
+
+
+def test_batches_of_axolotl() -> None:
+    """Its batch_size is that of a rank in a step; gradient_accumulation_steps is the share of micro_batch_size."""
+    base = {"base_model": "gpt2", "bf16": True, "micro_batch_size": 4}
+    fields = from_axolotl({**base, "batch_size": 32}).job_fields({"gpus": 8})
+    assert (fields["batch_size"], fields["grad_accum"], fields["optimizer_impl"]) == (4, 8, "fused")
+    with pytest.raises(JobError, match="Axolotl refuses both; remove batch_size"):
+        from_axolotl({**base, "batch_size": 32, "gradient_accumulation_steps": 8})
+    notes = from_axolotl({**base, "unsloth_lora_mlp": True, "unsloth_rope": False}).not_taken
+    assert "the step takes less time and memory than predicted" in notes["unsloth_lora_mlp"]
+    assert notes["unsloth_rope"] == NO_EFFECT
+
+
+def test_torchtitan_without_sharding_is_said_to_train_in_fp32() -> None:
+    for degrees, noted in (({"tensor_parallel_degree": 8}, 1), ({"context_parallel_degree": 2}, 0), ({}, 0)):
+        config = {"model": {"name": "llama3", "flavor": "8B"}, "parallelism": degrees}
+        notes = from_torchtitan(config).notes()
+        assert sum("torchtitan trains in fp32; then give --precision torch-fp32" in note for note in notes) == noted

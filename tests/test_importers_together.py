@@ -184,3 +184,14 @@ def test_a_note_that_flags_have_answered_is_not_printed(tmp_path: Path, capsys: 
     err = capsys.readouterr().err
     assert "give --dataset-size" not in err
     assert "output_dir" in err
+
+
+def test_a_precision_that_no_file_says_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --nodes=1 --gpus=8\nsrun python train.py\n")
+    said = "note: no file says a precision; fp32 taken, give --precision"
+    assert main(["predict", "resnet18", "--import", str(script)]) == 0
+    assert said in capsys.readouterr().err
+    for given in (["predict", "resnet18", "--precision", "tf32"], ["compare", "resnet18"]):
+        assert main([*given, "--import", str(script)]) == 0
+        assert said not in capsys.readouterr().err

@@ -144,7 +144,10 @@ def test_a_module_at_hand_is_predicted_with_what_it_shows() -> None:
     estimate = predict_module(model, half, optimizer=torch.optim.Adam(model.parameters()), **fields)
     assert (estimate.job.precision, estimate.job.optimizer) == ("bf16", "adam")
     assert predict_module(net(), BATCH, precision="bf16-mixed", **fields).job.precision == "amp-bf16"
-    assert predict_module(torch.compile(net()), BATCH, **fields).job.execution == "compile"
+    compiled = predict_module(torch.compile(net()), BATCH, **fields)
+    assert compiled.job.execution == "compile"
+    assert compiled.assumptions[0] == "the model is Sequential, taken out of torch.compile"
+    assert not any("this process trains" in each for each in compiled.assumptions)
     images = torch.zeros(4, 3, 8, 8)
     conv = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 1)).to(memory_format=torch.channels_last)
     assert predict_module(conv, images, gpu="h100", loss=None, batch_size=1).job.memory_format == "nhwc"

@@ -29,6 +29,8 @@ from precision_time.zoo.templates import template_for
         ("Llama-3.1-8B-Instruct", "llama3.1-8b"),
         ("meta-llama/Llama-3.1-8B", "llama3.1-8b"),
         ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
+        ("unsloth/Llama-3.2-1B-Instruct", "llama3.2-1b"),
+        ("NousResearch/Meta-Llama-3-8B", "llama3-8b"),
         ("Qwen/Qwen3-8B", "qwen3-8b"),
         ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"),
         ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b"),
@@ -67,6 +69,7 @@ def test_spellings_are_unambiguous() -> None:
         ("t5", "t5-base"),
         ("meta-llama/Llama-3.1-7B", "meta-llama/Llama-3.1-8B"),
         ("someone/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+        ("google/bert-base", "google-bert/bert-base-uncased"),
     ],
 )
 def test_the_nearest_model_comes_first(written: str, first: str) -> None:

@@ -183,3 +183,46 @@ def test_a_missing_file_is_named_without_pytorch(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(JobError, match=r"there is no file .*missing\.py; give path/to/file\.py:function"):
         predict_time(f"{tmp_path / 'missing.py'}:make_job")
+
+
+DEVICES = """
+import torch
+from torch import nn
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+rates = [rate.item() for rate in torch.linspace(0, 0.1, 3, device="cpu")]
+class Net(nn.Module):
+    def __init__(self, where):
+        super().__init__()
+        self.layer, self.place = nn.Linear(16, 16, **where), where.get("device", "meta")
+    def forward(self, x):
+        return self.layer(x) * torch.arange(16, device=self.place) * rates[1]
+def job(model, x):
+    return {"model": model, "inputs": x, "loss": lambda output: output.mean(), "optimizer": "sgd"}
+def plain(batch_size=8):
+    return job(Net({}), torch.randn(batch_size, 16))
+def cuda(batch_size=8):
+    return job(Net({}).cuda(), torch.randn(batch_size, 16).cuda(non_blocking=True))
+def made(batch_size=8):
+    return job(Net({"device": "cuda:0"}), torch.randn(batch_size, 16, device="cuda"))
+def moved(batch_size=8):
+    return job(Net({}).to(device), torch.randn(batch_size, 16).pin_memory().to(device, torch.float32))
+def numbered(batch_size=8):
+    return job(Net({}).to(0), torch.randn(batch_size, 16).to(device="cuda"))
+"""
+
+
+def test_models_that_move_to_a_gpu_need_none(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(DEVICES)
+    plain = predict_time(f"{path}:plain")
+    for name in ("cuda", "made", "moved", "numbered"):
+        found = predict_time(f"{path}:{name}")
+        assert (found.step, found.memory.peak_bytes) == (plain.step, plain.memory.peak_bytes), name
+
+
+def test_one_size_is_a_shape(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(784, 10)\n")
+    job = predict_time(f"{tmp_path}/net.py:net", input="784", batch_size=32).job
+    assert job.input == {"shape": 784}
+    with pytest.raises(JobError, match="'shape' is not an input size of resnet50; nearest: image_size"):
+        predict_time("resnet50", input="224")

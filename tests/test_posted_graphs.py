@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -225,6 +227,25 @@ def test_a_graph_that_was_changed_has_another_digest(server: Here, content: dict
     assert (reply.status_code, "changed after" in reply.json()["detail"]) == (422, True)
     assert server.client.post("/v1/predict", json={"job": {}, "graph": {"digest": "x"}}).status_code == 422
     assert server.client.post("/v1/predict", json={"job": {}, "graph": []}).status_code == 422
+
+
+def test_a_graph_that_another_program_wrote_again_is_the_same(
+    server: Here, folder: Path, content: dict[str, Any]
+) -> None:
+    """jq, with which docs/serve.md posts it, and JavaScript write 0.0 as 0 and 1e16 as 10000000000000000."""
+    job = {"gpus": 8}
+    written = [json.dumps({"job": job, "graph": {**content, "length_spread": 0.0}})]
+    if shutil.which("jq"):
+        program = ["jq", "-n", "--slurpfile", "g", str(folder / "graph.json"), "{job: {gpus: 8}, graph: $g[0]}"]
+        written.append(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+    expected = server.client.post("/v1/predict", json={"job": job, "graph": content}).json()
+    assert expected["id"]
+    for body in written:
+        reply = server.client.post("/v1/predict", content=body)
+        assert (reply.status_code, reply.json()) == (200, expected), reply.text
+    whole = {**content, "attrs": [1e16, -2.0, 0.5, "1.0"]}
+    assert digest_of(whole) == digest_of({**content, "attrs": [10**16, -2, 0.5, "1.0"]})
+    assert digest_of(whole) != digest_of({**content, "attrs": [10**16, -2, 0.5, "1"]})
 
 
 LEAVES = (

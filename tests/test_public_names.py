@@ -22,7 +22,9 @@ def test_public_names() -> None:
 def test_predict_time_takes_every_field_of_the_job_by_name() -> None:
     expected = [name for name in (*JOB_FIELDS, *RUN_FIELDS) if name != "model"]
     assert list(api.JobFields.__annotations__) == expected
-    assert list(inspect.signature(precision_time.predict_time).parameters) == ["model", *expected]
+    parameters = inspect.signature(precision_time.predict_time).parameters
+    assert list(parameters) == ["model", *expected]
+    assert parameters["gpus"].annotation == "int"
 
 
 def test_the_arguments_of_predict_time_are_described_as_the_flags_are() -> None:

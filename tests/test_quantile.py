@@ -126,7 +126,7 @@ def test_pictures_draw_it(estimate: Estimate, tmp_path: Path) -> None:
     compare([Job("bert-large", gpus=8)]).with_quantile(0.95).plot(tmp_path / "compare.svg")
     texts = [(tmp_path / name).read_text() for name in ("estimate.svg", "compare.svg")]
     assert all("diamonds: P95" in text for text in texts)
-    assert re.search(r"[\d,]+ tokens/s, MFU \d+%, 1\.00x", texts[1])
+    assert re.search(r"[\d,]+ tokens/s, [\d.]+ TFLOP/s a GPU, MFU \d+%, 1\.00x", texts[1])
     estimate.plot(tmp_path / "estimate.svg")
     assert "diamonds" not in (tmp_path / "estimate.svg").read_text()
 

@@ -331,6 +331,24 @@ def test_the_field_and_value_of_errors(server: Here, job: dict[str, Any], field:
 
 
 @pytest.mark.parametrize(
+    ("headers", "body", "status", "fix"),
+    [
+        ({}, {"job": {"model": "resnet51"}}, 422, "name one of GET /v1/models, or capture yours"),
+        ({}, {"job": {**RESNET, "gpu": "a100-90gb"}}, 422, "name one of GET /v1/gpus"),
+        ({}, {"job": RESNET, "cluster": "a b"}, 422, "for example cluster: run-1"),
+        ({}, [], 422, "give a mapping of fields"),
+        ({"content-type": "text/html"}, {}, 415, "send application/json"),
+        ({"origin": "http://evil.example"}, {}, 403, "open its own page"),
+        ({"host": "evil.example"}, {}, 421, "start it with --allow-host NAME"),
+    ],
+)
+def test_what_to_do_about_an_error(server: Here, headers: dict[str, str], body: object, status: int, fix: str) -> None:
+    """Nothing that a request may not name, and also for errors of the request itself."""
+    reply = server.client.post("/v1/predict", content=json.dumps(body), headers=headers)
+    assert (reply.status_code, reply.json()["fix"][: len(fix)]) == (status, fix), reply.text
+
+
+@pytest.mark.parametrize(
     ("content", "status"),
     [
         (b"", 400),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -74,6 +75,30 @@ def test_a_lost_database_under_the_server(tmp_path: Path, monkeypatch: pytest.Mo
             assert server.client.get("/healthz").status_code == 200
             assert post(server, outcomes, {"run_s": 1.0})[0] == 201
             assert post(server, outcomes, {"run_s": 1.0})[0] == 200
+
+
+@pytest.mark.slow
+def test_a_server_on_a_standby_answers_and_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(fsync=False, replicated=True) as primary:
+        stores = iter([primary.new_database()])
+        monkeypatch.setattr(serving, "open_store", lambda path: open_store(next(stores)))
+        with here(tmp_path) as first, running(fsync=False, of=primary) as standby:
+            _, found = post(first, "/v1/predict", {"job": RESNET})
+            outcomes = f"/v1/predictions/{found['id']}/outcomes"
+            assert post(first, outcomes, {"step_s": 2 * found["estimate"]["step"]["p50"]})[0] == 201
+            stores = iter([standby.address("test_1")])
+            with here(tmp_path) as replica:
+                until = time.monotonic() + 30
+                while not list(replica.store.recorded()) and time.monotonic() < until:
+                    time.sleep(0.05)
+                asyncio.run(replica.service.learn())
+                code, corrected = post(replica, "/v1/predict", {"job": RESNET, "keep": False})
+                assert (code, corrected["correction"]["outcomes"]) == (200, 1)
+                assert corrected == post(first, "/v1/predict", {"job": RESNET, "keep": False})[1]
+                assert len(replica.client.get("/v1/predictions").json()["predictions"][0]["outcomes"]) == 1
+                assert replica.client.get("/healthz").status_code == 200
+                for path, body in (("/v1/predict", {"job": RESNET}), (outcomes, {"step_s": 1.0})):
+                    refused(replica, path, body, "the server is read-only; name the primary server, not a standby")
 
 
 @pytest.mark.slow

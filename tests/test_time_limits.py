@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from precision_time import predict
 from precision_time.cli.main import main
@@ -15,6 +16,7 @@ from precision_time.job import Job
 from precision_time.job.importers import read_import
 from precision_time.job.importers.manifest import read_manifest
 from precision_time.plan.time_limits import check_manifest, check_slurm, rewrite_manifest, rewrite_slurm, slurm_seconds
+from precision_time.plan.walltime import time_limit
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=gpt  # of the team
@@ -224,12 +226,6 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "give a mapping" in printed("kubernetes", "b.json", {**MANIFESTS["Job"], "spec": 3})
     assert "containers" in printed("kubernetes", "c.json", manifest("Job", template={"spec": {"containers": 3}}))
     assert "gpus" in printed("kubernetes", "d.json", manifest("Job", template={"spec": {"containers": []}}))
-    without = manifest("Job", template=POD)
-    path = tmp_path / "e.json"
-    path.write_text(json.dumps(without), encoding="utf-8")
-    assert main(["kubernetes", str(path), "bert-large", "--rewrite"]) == 2
-    assert "no activeDeadlineSeconds to replace" in capsys.readouterr().err
-    assert json.loads(path.read_text(encoding="utf-8")) == without
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,3 +238,58 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["kubernetes", str(path), "bert-large", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["long_enough"] is (content["chance"] >= 0.95)
+
+
+def test_a_gpu_that_is_given_replaces_that_of_the_selector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(MANIFESTS["Job"]).replace("NVIDIA-H100-80GB-HBM3", "some-card"))
+    asked = ["kubernetes", str(path), "gpt2"]
+    assert main(asked) == 2
+    assert "'some-card' of node selector is none of the catalog's" in capsys.readouterr().err
+    assert main([*asked, "--gpu", "a100"]) == 0
+    assert "32 x a100 " in capsys.readouterr().out
+
+
+def test_the_samples_of_a_step_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """`predict` and the commands on time limits, as `compare`, `layouts` and `plan`."""
+    job = "gpt2 --gpus 4 --batch-size 8 --precision amp-bf16 --steps 100 --json --global-batch-size"
+    assert main(["predict", *job.split(), "64"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["grad_accum"] == 2
+    assert main(["walltime", *job.split(), "256"]) == 0
+    longer = json.loads(capsys.readouterr().out)["seconds"]
+    assert main(["walltime", *job.split(), "32"]) == 0
+    assert longer > json.loads(capsys.readouterr().out)["seconds"]
+    for wrong, says in (("6", "cannot be shared evenly by 4"), ("64 --grad-accum 2", "finds grad_accum")):
+        assert main(["predict", *job.split(), *wrong.split()]) == 2
+        assert says in capsys.readouterr().err
+
+
+def _without_deadline(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _without_deadline(each) for name, each in content.items() if name != "activeDeadlineSeconds"}
+    return [_without_deadline(each) for each in content] if isinstance(content, list) else content
+
+
+@pytest.mark.parametrize("end", [".yaml", ".json", "-flow.yaml"])
+@pytest.mark.parametrize("kind", MANIFESTS)
+def test_a_limit_is_written_where_there_is_none(kind: str, end: str, tmp_path: Path) -> None:
+    content = _without_deadline(MANIFESTS[kind])
+    if kind == "PyTorchJob" and end == ".yaml":
+        del content["spec"]["runPolicy"]
+    text = (
+        json.dumps(content, indent=1) if end == ".json" else yaml.safe_dump(content, default_flow_style="flow" in end)
+    )
+    path = tmp_path / f"manifest{end}"
+    path.write_text(f"# comment\n{text}" if end == ".yaml" else text)
+    needed = time_limit(predict(Job("gpt2", run={"steps": 100})), 0.9, "trainjob")
+    rewrite_manifest(path, needed)
+    written = yaml.safe_load(path.read_text())
+    assert read_manifest(written).limit_s == needed.seconds
+    kept = _without_deadline(written)
+    if kind == "PyTorchJob":
+        assert kept["spec"].pop("runPolicy", {}) == content["spec"].pop("runPolicy", {}) == {}
+    assert kept == content
+    assert path.read_text().startswith("# comment") == (end == ".yaml")
+    once = path.read_text()
+    rewrite_manifest(path, needed)
+    assert path.read_text() == once

@@ -138,14 +138,12 @@ def _model(name: str) -> str:
 
 
 _EXPERTS = "one sample in NHWC with two versions, 384 with the third: an error, not memory"
-_GROUPS = "not explained: groups of 16 and more channels, perhaps workspaces of cuDNN"
-_INPLACE = "timm of 2022 used in-place activated batch norm, which keeps half as much"
+_HALVED = "half of what ran with 1.10 and 1.11 ran with 1.12"
 CAUSES: Mapping[str, str] = {
     **dict.fromkeys(
         [f"{start}efficientnet_cc_{size}" for start in ("", "tf_") for size in ("b0_4e", "b0_8e", "b1_8e")], _EXPERTS
     ),
-    **{f"ig_resnext101_32x{width}d": _GROUPS for width in (16, 32, 48)},
-    **{f"tresnet_{size}": _INPLACE for size in ("m", "l", "xl", "m_448", "l_448", "xl_448")},
+    "resnetv2_101x1_bitm": _HALVED,
 }
 """Model -> why its brackets are missed, where that is known."""
 
@@ -169,7 +167,7 @@ def page(of: Board) -> str:
 Written by `python -m benchmarks.accuracy memory`. `data/published/memory_brackets.csv` has, for image networks of timm
 on one GPU of 24 GB, a batch that ran and the next larger one, which did not.
 {len(judged.fits):,} of its lines are judged here, each by parameters that were fitted without its family;
-{len(of.untraced)} name models that today's timm no longer has.
+{len(of.untraced)} name models that today's timm no longer has, or has otherwise than they were measured.
 
 *Fits right*: the batch that ran is predicted to fit. *Does not fit right*: the next is predicted not to. The *signed
 error, at least* is the mean of the least factors by which predicted peaks must be off; above 0 too much memory is

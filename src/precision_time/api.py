@@ -163,9 +163,14 @@ def predict_time(model: str, **fields: Unpack[JobFields]) -> Estimate:
     return predict(Job.from_fields({"model": model, **fields}, GIVEN))
 
 
-# `help()` and notebooks do not read `JobFields` from the annotation, so they get the arguments one by one.
+def _text(kind: Any) -> str:
+    return str(getattr(kind, "__forward_arg__", kind))
+
+
+# `help()` and notebooks do not read `JobFields` from the annotation, so they get the arguments one by one, with types.
 _MODEL = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="str")
 _KEYWORDS = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in JobFields.__annotations__
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_text(kind))
+    for name, kind in JobFields.__annotations__.items()
 ]
 predict_time.__signature__ = inspect.Signature([_MODEL, *_KEYWORDS])  # type: ignore[attr-defined]

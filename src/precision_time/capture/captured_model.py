@@ -206,8 +206,10 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     if not rest:
         raise JobError(f"model {job.model!r} names nothing after {prefix}:; write for example {_example(prefix)}")
     builder = "models.huggingface:build" if prefix == "hf" else f"models.torchvision_models:build_{prefix}"
-    if prefix == "hf" and not Path(rest).is_file():
-        raise JobError(f"model {job.model!r}: there is no file {rest}; give the path of a Hugging Face config.json")
+    if prefix == "hf":
+        rest = str(Path(rest) / "config.json") if Path(rest).is_dir() else rest
+        if not Path(rest).is_file():
+            raise JobError(f"model {job.model!r}: there is no file {rest}; give the path of a Hugging Face config.json")
     entry = ZooEntry(
         name=job.model,
         builder=builder,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +68,8 @@ class CapturedGraph:
             "length_spread": self.length_spread,
             "graphs": {regime: graph_values(graph) for regime, graph in self.graphs.items()},
         }
-        return {**content, "digest": digest_of(content)}
+        plain = _whole_as_integers(json.dumps(content))
+        return {**plain, "digest": digest_of(plain)}
 
     @classmethod
     def from_dict(cls, given: Any) -> CapturedGraph:
@@ -109,9 +111,20 @@ def _one_of(field: str, value: Any, choices: Sequence[Any]) -> Any:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """SHA-256 of the content without its digest, in one form of JSON."""
+    """SHA-256 of the content without its digest, in one form of JSON, whichever program has written it again: jq and
+    JavaScript write 0.0 as 0, others 0 as 0.0."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    if _WHOLE.search(text):
+        text = json.dumps(_whole_as_integers(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+_WHOLE = re.compile(r"\.0[,\]}]|\de\+")
+"""Finds every text in which `json` wrote a whole number as a float."""
+
+
+def _whole_as_integers(text: str) -> Any:
+    return json.loads(text, parse_float=lambda each: int(float(each)) if float(each).is_integer() else float(each))
 
 
 def captured(job: Job, precisions: Sequence[Precision]) -> CapturedGraph:

@@ -70,6 +70,7 @@ def traced_user_model(job: Job, precision: Precision, device_type: str = "cuda")
         _place(job)  # a wrong name is answered without PyTorch too
     require_torch(job.model)
     from precision_time.capture.step import Regime, capture
+    from precision_time.capture.without_devices import WithoutDevices
 
     outcome: dict[str, Any] = {}
 
@@ -78,7 +79,7 @@ def traced_user_model(job: Job, precision: Precision, device_type: str = "cuda")
         outcome.update(optimizer=optimizer, batch=batch)
         return workload
 
-    with own_code(job.model):
+    with own_code(job.model), WithoutDevices():
         function = _function_of(job)
         graph = capture(
             build,

@@ -62,6 +62,7 @@ def _predict(parser: Parser, complete: bool) -> None:
         "--trained", metavar="FOLDER", help="folder that `train` has written (default: those that ship)"
     )
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
+    _add_global_batch(parser)
     add_quantile_flag(parser)
     add_server_flag(parser)
     add_job_flags(parser, complete)
@@ -133,7 +134,7 @@ def _plan(parser: Parser, complete: bool) -> None:
 
 def _layouts(parser: Parser, complete: bool) -> None:
     parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=SOURCE)
-    parser.add_argument("--top", metavar="N", default="20", help="show this many (default 20)")
+    parser.add_argument("--top", "--best", metavar="N", default="20", help="show this many (default 20)")
     parser.add_argument(
         "--largest-batch", action="store_true", help="each layout and recomputation at its largest batch_size that fits"
     )
@@ -156,6 +157,7 @@ def _walltime(parser: Parser, complete: bool) -> None:
         choices=formats if complete else None,
         help=f"whose clock: {', '.join(formats)} (default seconds)",
     )
+    _add_global_batch(parser)
     add_server_flag(parser)
     add_job_flags(parser, complete)
     add_job_sources(parser)
@@ -168,8 +170,13 @@ def _limits(parser: Parser, complete: bool) -> None:
         "--confidence", metavar="P", default="0.95", help="probability of ending in time (default 0.95)"
     )
     parser.add_argument("--rewrite", action="store_true", help="write the time limit that is needed into the file")
+    _add_global_batch(parser)
     add_job_flags(parser, complete)
     add_job_sources(parser)
+
+
+def _add_global_batch(parser: Parser) -> None:
+    parser.add_argument("--global-batch-size", metavar="N", help="samples of a step, by accumulation")
 
 
 def _add_search_flags(parser: Parser) -> None:

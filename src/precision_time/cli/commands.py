@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.arguments import DEFAULT_PRECISIONS
 from precision_time.cli.flags import AXES
-from precision_time.cli.jobs import cluster_fields, job_flags, job_of, jobs_to_measure, one_job
+from precision_time.cli.jobs import cluster_fields, job_flags, job_of, jobs_to_measure, one_job, one_job_at_batch
 from precision_time.cli.outputs import check_outputs
-from precision_time.cli.parser import UsageError, build_parser
+from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import note
 from precision_time.job import Job
 from precision_time.reading import to_json
@@ -27,7 +27,7 @@ _OF_SIMULATOR = {"trace": "timeline", "plot": "breakdown", "largest_batch": "mem
 def predict(options: Namespace) -> str:
     if (script := _script(options)) is not None:
         return script
-    job = one_job(options)
+    job = one_job_at_batch(options)
     check_outputs(options, [job])
     if options.plot:
         _check_picture(options.plot)
@@ -92,12 +92,7 @@ def _check_picture(path: str) -> None:
 def _by_predictor(options: Namespace, job: Job) -> str:
     from precision_time.cli.training import predict_by
 
-    for flag, needed in (
-        ("trace", "timeline"),
-        ("plot", "breakdown"),
-        ("largest_batch", "memory"),
-        ("quantile", "distribution"),
-    ):
+    for flag, needed in _OF_SIMULATOR.items():
         if getattr(options, flag):
             text = flag.replace("_", "-")
             raise UsageError(f"--{text} needs the {needed} of predictor simulator; leave --predictor out")
@@ -168,7 +163,7 @@ def walltime(options: Namespace) -> str:
     from precision_time.cli.planning import walltime as here
     from precision_time.cli.remote import walltime as there
 
-    content, text = (here if options.server is None else there)(options, one_job(options))
+    content, text = (here if options.server is None else there)(options, one_job_at_batch(options))
     return _printed(content, text, options)
 
 
@@ -182,13 +177,11 @@ def kubernetes(options: Namespace) -> str:
 
 def _limits(options: Namespace, kind: str) -> str:
     from precision_time.cli.planning import limits as run
-    from precision_time.plan.time_limits import job_fields
+    from precision_time.plan.time_limits import gpu_of
 
     options.imported = [options.file, *(options.imported or [])]
-    found = job_fields(kind, options.file)
-    if options.gpu is None:
-        options.gpu = found.get("gpu")
-    content, text = run(options, kind, one_job(options))
+    options.gpu = gpu_of(kind, options.file, options.gpu)
+    content, text = run(options, kind, one_job_at_batch(options))
     return _printed(content, text, options)
 
 
@@ -308,12 +301,9 @@ def gpus(options: Namespace) -> str:
 
 
 def completion(shell: str) -> str:
-    """The completion script of a shell."""
-    import shtab
+    from precision_time.cli.completion import completion as script
 
-    if shell not in shtab.SUPPORTED_SHELLS:
-        raise UsageError(f"the installed shtab has no {shell} completion; run pip install -U shtab")
-    return str(shtab.complete(build_parser(for_completion=True), shell))
+    return script(shell)
 
 
 def _printed(content: Any, text: str, options: Namespace) -> str:

@@ -68,10 +68,25 @@ def job_of(
     return job.replace(**flags)
 
 
-def one_job(options: Namespace) -> Job:
-    """The job of a command that takes one."""
+def one_job(options: Namespace, chosen: Iterable[str] = ()) -> Job:
+    """The job of a command that takes one; `chosen` as in `job_of`."""
     flags = job_flags(options)
-    return job_of(options.source, {**cluster_fields(options, flags), **flags}, options.imported, options.allow_code)
+    fields = {**cluster_fields(options, flags), **flags}
+    return job_of(options.source, fields, options.imported, options.allow_code, chosen)
+
+
+def one_job_at_batch(options: Namespace) -> Job:
+    """The same with the samples of a step that --global-batch-size asks for, by accumulation."""
+    given, options.global_batch_size = options.global_batch_size, None  # it is answered here, also for a server
+    if given is None:
+        return one_job(options)
+    from precision_time.field_types import BATCH
+    from precision_time.global_batch import at_global_batch
+
+    if options.grad_accum is not None:
+        raise UsageError("--global-batch-size finds grad_accum, and --grad-accum gives it; leave one of them out")
+    batch = BATCH("global_batch_size", given)
+    return at_global_batch(one_job(options, ("grad_accum", "global_batch")), batch)
 
 
 def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], chosen: Iterable[str]) -> dict[str, Any]:
@@ -92,6 +107,8 @@ def _import(paths: list[str], fields: dict[str, Any], flags: dict[str, Any], cho
         raise DataError(f"file {_files(paths)}: {error}") from error
     if "gpus" not in {*together.fields, *fields, *flags, *chosen}:
         note(f"note: no file says how many GPUs; {found['gpus']} taken, give --gpus")
+    if not {"precision", "schedule"} & {*found, *flags, *chosen}:
+        note(f"note: no file says a precision; {Job('any').precision} taken, give --precision")
     return {name: value for name, value in found.items() if name not in deciding or name in fields}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
-from precision_time.cli.arguments import ADD_ARGUMENTS, FILE_FLAGS, add_common_arguments
+from precision_time.cli.arguments import ADD_ARGUMENTS, add_common_arguments
 from precision_time.cli.old_names import with_present_names
 from precision_time.errors import PrecisionTimeError, nearest
 from precision_time.job import other_words
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(for_completion: bool = False) -> Parser:
-    """The parser of all commands; `for_completion` adds the choices and file names that shells offer."""
+    """The parser of all commands; `for_completion` adds the choices that shells offer."""
     parser = Parser(
         prog="precision-time",
         description="How long a training job will take, what it costs and whether it fits, in any precision.",
@@ -109,18 +109,7 @@ def build_parser(for_completion: bool = False) -> Parser:
         command = commands.add_parser(name, help=text, description=text, usage=usage, allow_abbrev=False)
         ADD_ARGUMENTS[name](command, for_completion)
         add_common_arguments(name, command)
-        if for_completion:
-            _complete_files(command._actions)
     return parser
-
-
-def _complete_files(actions: Iterable[argparse.Action]) -> None:
-    """Tell shtab which arguments are file names."""
-    import shtab
-
-    for action in actions:
-        if action.dest in FILE_FLAGS:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -37,6 +37,7 @@ def serve(options: Namespace) -> tuple[dict[str, Any], str]:
         tokens=_tokens_file(options),
         names=tuple(options.allow_host or ()),
         requests=not options.quiet,
+        learned=_learned_folder(options),
     )
     check_open(settings.host, Tokens(settings.tokens))
     store = open_store(options.database)
@@ -64,6 +65,13 @@ def _tokens_file(options: Namespace) -> Path:
     from precision_time.serve.store import default_path
 
     return default_path().with_name("tokens.json")
+
+
+def _learned_folder(options: Namespace) -> Path:
+    """Beside the database where it is a file."""
+    if options.database is not None and "://" not in options.database:
+        return Path(options.database).parent
+    return _tokens_file(options).parent
 
 
 def _tokens(options: Namespace) -> tuple[dict[str, Any], str]:

@@ -48,7 +48,7 @@ class Row:
         return self.estimate.samples_per_s / base.estimate.samples_per_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The rows in the order of the jobs. `str()` gives tables and explanations as text.
 
@@ -143,6 +143,13 @@ class Comparison:
         from precision_time.comparison.plot import plot
 
         plot(self, path)
+
+    def __repr__(self) -> str:
+        from precision_time.comparison.table import title
+
+        named = f"{title(self)}: " if self.rows else ""
+        failed = sum(row.estimate is None for row in self.rows)
+        return f"<Comparison {named}{len(self.rows)} rows{f', {failed} without an estimate' if failed else ''}>"
 
     def __str__(self) -> str:
         from precision_time.comparison.table import render

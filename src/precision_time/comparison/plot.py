@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from precision_time.comparison.table import all_read_tokens, breakdown_table, row_names, summary_table, title
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
 from precision_time.estimate.quantile import label
-from precision_time.estimate.text import TERM_LABELS
+from precision_time.estimate.text import TERM_LABELS, achieved_parts
 from precision_time.report import figure as figures
 from precision_time.report.page import bullets, page
 from precision_time.report.write import write_whole
@@ -84,12 +84,12 @@ def _factors(rows: Sequence[Row]) -> list[float]:
 
 
 def _label(estimate: Estimate, speed_up: float | None, tokens: bool) -> str:
-    """ "12,300 tokens/s, MFU 41%, 1.85x, does not fit"."""
+    """ "12,300 tokens/s, 410 TFLOP/s a GPU, MFU 41%, HFU 51%, 1.85x, does not fit"."""
     achieved = estimate.utilisation
     per_s = achieved.tokens_per_s if achieved is not None and tokens else None
     parts = [f"{human_count(per_s or estimate.samples_per_s)} {'tokens' if per_s else 'samples'}/s"]
-    if achieved is not None and achieved.mfu is not None:
-        parts.append(f"MFU {achieved.mfu:.0%}" if achieved.mfu >= 0.1 else f"MFU {achieved.mfu:.1%}")
+    if achieved is not None:
+        parts += achieved_parts(achieved)
     if speed_up is not None:
         parts.append(f"{speed_up:.2f}x")
     if not estimate.memory.fits:

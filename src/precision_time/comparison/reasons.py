@@ -27,7 +27,8 @@ _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def explain(comparison: Comparison) -> list[str]:
-    """A sentence for rows with a partner in a wider precision, then for rows that do not fit or have no estimate."""
+    """A sentence for rows with a partner in a wider precision, for rows that do not fit or have no estimate, and what
+    precisions mean that are taken for others."""
     rows = comparison.rows
     names = _names(rows)
     keys = [_other_fields(row) for row in rows]
@@ -48,7 +49,19 @@ def explain(comparison: Comparison) -> list[str]:
         sentences.append(
             f"{told - MOST_SENTENCES} more rows are faster or slower for such reasons (--best: fewer rows)."
         )
-    return [*sentences, *_too_large(names, rows), *_without_estimate(names, rows)]
+    return [*sentences, *_too_large(names, rows), *_without_estimate(names, rows), *_precisions(rows)]
+
+
+def _precisions(rows: Sequence[Row]) -> list[str]:
+    """What estimates note of their precision; such notes begin with its name (`estimate.assumptions`)."""
+    notes = (
+        f"{note}."
+        for row in rows
+        if row.estimate is not None
+        for note in row.estimate.assumptions
+        if note.startswith((f"{row.job.precision}:", f"{row.job.precision},"))
+    )
+    return list(dict.fromkeys(notes))
 
 
 def _too_large(names: Sequence[str], rows: Sequence[Row]) -> list[str]:

@@ -79,6 +79,7 @@ def _columns(comparison: Comparison) -> dict[str, list[str | None]]:
     base, sure = comparison.baseline, comparison.quantile
     per_s = "tokens/s" if all_read_tokens(comparison.rows) else "samples/s"
     mark = label(sure) if sure is not None else ""
+    repeated = any(repeats(row.estimate) for row in comparison.rows)
     columns: dict[str, list[str | None]] = {}
     for place, row in enumerate(comparison.rows):
         estimate = row.estimate
@@ -91,7 +92,9 @@ def _columns(comparison: Comparison) -> dict[str, list[str | None]]:
                 _STEP: interval_text(estimate.step),
                 f"step {mark}": human_seconds(at.step_s) if at else None,
                 per_s: _rate(tokens or estimate.samples_per_s),
+                "TFLOP/s/GPU": None if achieved is None else f"{achieved.tflops_per_gpu:,.1f}",
                 "MFU": None if achieved is None or achieved.mfu is None else f"{achieved.mfu:.1%}",
+                "HFU": None if achieved is None or achieved.hfu is None or not repeated else f"{achieved.hfu:.1%}",
                 "speed-up": None if speed_up is None else f"{speed_up:.2f}x",
                 "memory": _memory_text(estimate),
                 "epoch": None if estimate.epoch is None else interval_text(estimate.epoch).split(" (")[0],
@@ -104,6 +107,11 @@ def _columns(comparison: Comparison) -> dict[str, list[str | None]]:
         for head, cell in cells.items():
             columns.setdefault(head, [None] * len(comparison.rows))[place] = cell
     return columns
+
+
+def repeats(estimate: Estimate | None) -> bool:
+    """Whether the step computes something again, so that HFU is above MFU."""
+    return estimate is not None and estimate.utilisation is not None and estimate.utilisation.repeated_flops > 0
 
 
 def _rate(per_s: float) -> str:
@@ -132,6 +140,8 @@ def frame(comparison: Comparison) -> Any:
                 "cost_p50_usd": estimate.cost_usd.p50 if estimate.cost_usd else None,
                 "memory_bytes": estimate.memory.peak_bytes, "fits": estimate.memory.fits,
             }  # fmt: skip
+            for name in ("tokens_per_s", "tflops_per_gpu", "mfu", "hfu"):
+                values[name] = getattr(estimate.utilisation, name, None)
             if comparison.quantile is not None:
                 at, mark = estimate.at_quantile(comparison.quantile), label(comparison.quantile).lower()
                 values |= {
@@ -169,6 +179,17 @@ def all_read_tokens(rows: Sequence[Row]) -> bool:
     """Whether every predicted row has tokens per second, so that all throughputs can be given in tokens."""
     achieved = [row.estimate.utilisation for row in rows if row.estimate is not None]
     return bool(achieved) and all(each is not None and each.tokens_per_s is not None for each in achieved)
+
+
+def _whole_label(comparison: Comparison, base: Row) -> str:
+    """What tells the baseline from other rows, and its GPUs: "fp32 on 8 x v100-16gb-sxm, batch 100"."""
+    rows = comparison.rows if base in comparison.rows else (*comparison.rows, base)
+    fields = {head: cells[rows.index(base)] for head, cells in differing(rows).items() if head not in ("gpus", "model")}
+    if "batch" in fields:
+        fields["batch"] = f"batch {fields['batch']}"
+    precision, *others = [cell for cell in fields.values() if cell != "-"]
+    model = f"{base.job.model} in " if len({row.job.model for row in rows}) > 1 else ""
+    return ", ".join([f"{model}{precision} on {_cluster(base)}", *others])
 
 
 def title(comparison: Comparison) -> str:
@@ -213,7 +234,7 @@ def render(comparison: Comparison) -> str:
     parts = [title(comparison), summary_table(comparison).text()]
     base = comparison.baseline
     if base is not None:
-        parts[-1] += f"\nspeed-up: samples per second over {base.job.precision} on {base.job.gpus} x {base.job.gpu}"
+        parts[-1] += f"\nspeed-up: samples per second over {_whole_label(comparison, base)}"
         parts.append(breakdown_table(comparison).text())
     rentals = {str(row.estimate.rental): None for row in comparison.rows if row.estimate and row.estimate.rental}
     notes = [

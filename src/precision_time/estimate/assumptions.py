@@ -28,7 +28,14 @@ def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
     )
 
 
+_OF_TWO_DIES = ("mi250", "mi250x")
+
+
 def _device(gpu: Gpu) -> str:
+    if gpu.name in _OF_TWO_DIES:
+        return (
+            f"{gpu.name}: a whole module, of whose two dies PyTorch sees each as a GPU: name {gpu.name}-die for those"
+        )
     if gpu.calibration is None:
         return ""
     return f"device calibrated on {gpu.calibration.made}, noise {100 * gpu.calibration.noise:.1f} %"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_time.estimate.goodput import LABELS
-from precision_time.estimate.text import TERM_LABELS
+from precision_time.estimate.text import TERM_LABELS, achieved_parts, headline
 from precision_time.report import figure as figures
 from precision_time.report.page import page
 from precision_time.report.write import write_whole
-from precision_time.units import unit_for
+from precision_time.units import human_count, unit_for
 
 if TYPE_CHECKING:
     from precision_time.estimate.estimate import Estimate
@@ -65,8 +65,16 @@ def _draw(estimate: Estimate) -> Any:
     axes[-1].set_xlim(0, 1.02 * max(most / GIB, memory.capacity_bytes / GIB, peak or 0.0))
     diamonds = f"; diamonds: {at.label}" if at else ""
     axes[-1].set_xlabel(f"memory of a GPU (GiB); dashed: what it has; black lines: P10 to P90{diamonds}", fontsize=8)
-    figure.suptitle(estimate.job.signature(), x=0.01, ha="left", fontsize=10)
+    figure.suptitle(f"{headline(estimate)}\n{_throughput(estimate)}", x=0.01, ha="left", fontsize=10)
     return figure
+
+
+def _throughput(estimate: Estimate) -> str:
+    """ "58,300 tokens per second, 422 TFLOP/s a GPU, MFU 43%, HFU 53%"."""
+    achieved = estimate.utilisation
+    tokens = achieved.tokens_per_s if achieved is not None else None
+    rate = f"{human_count(tokens or estimate.samples_per_s)} {'tokens' if tokens else estimate.samples_unit} per second"
+    return ", ".join([rate, *(achieved_parts(achieved) if achieved is not None else [])])
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ WIDTH = 110
 def text(estimate: Estimate) -> str:
     """Headline, times, breakdown of a step, memory of a GPU, and what the estimate is based on."""
     run = [_run(estimate.goodput)] if estimate.goodput else []
-    parts = [_headline(estimate), _times(estimate), *run, _breakdown(estimate), _memory(estimate), _basis(estimate)]
+    parts = [headline(estimate), _times(estimate), *run, _breakdown(estimate), _memory(estimate), _basis(estimate)]
     return "\n\n".join(parts)
 
 
@@ -58,7 +58,7 @@ def interval_text(interval: Interval) -> str:
     return f"{middle:.{digits}f} {unit} ({low:.{digits}f}-{high:.{digits}f})"
 
 
-def _headline(estimate: Estimate) -> str:
+def headline(estimate: Estimate) -> str:
     """The job in one line, with the batch size that the estimate is for."""
     job = estimate.job
     if job.batch_size is None:
@@ -113,6 +113,15 @@ def _utilisation(achieved: Utilisation) -> list[str]:
             shares += f", HFU {achieved.hfu:.1%}" if achieved.repeated_flops else ""
         lines.append(_row("model TFLOP/s of a GPU", [f"{achieved.tflops_per_gpu:,.1f}"]) + shares)
     return lines
+
+
+def achieved_parts(achieved: Utilisation) -> list[str]:
+    """What a GPU achieves, for a picture: "410 TFLOP/s a GPU", "MFU 41%" and, with recomputation, "HFU 51%"."""
+    if not achieved.model_flops:
+        return []
+    shares = {"MFU": achieved.mfu, "HFU": achieved.hfu if achieved.repeated_flops else None}
+    known = [f"{name} {share:.{0 if share >= 0.1 else 1}%}" for name, share in shares.items() if share is not None]
+    return [f"{achieved.tflops_per_gpu:,.{min(1, digits_for(achieved.tflops_per_gpu))}f} TFLOP/s a GPU", *known]
 
 
 def _order(interval: Interval, at: float | None = None) -> tuple[float, ...]:

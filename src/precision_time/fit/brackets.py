@@ -24,7 +24,7 @@ from precision_time.capture.training_step import training_step
 from precision_time.errors import DataError, PrecisionTimeError
 from precision_time.estimate.memory import FRAMEWORK, Memory
 from precision_time.estimate.step_memory import step_memory
-from precision_time.fit.traced import family_of
+from precision_time.fit.traced import another_today, family_of
 from precision_time.job.code import CodeRule
 from precision_time.job.job import Job
 from precision_time.layout.options import Options
@@ -104,6 +104,9 @@ def traced(lines: Sequence[Mapping[str, str]]) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     for cells in lines:
         sizes = []
+        if reason := another_today(cells["model"], torch_of(cells["id"])):
+            print(f"\n{cells['id']}: {reason}", file=sys.stderr)
+            continue
         try:
             for name in ("fits_batch", "fails_batch"):
                 job = job_of(cells, int(cells[name]))

@@ -212,17 +212,21 @@ _MEASURED_OTHERWISE = {
 
 def measured_otherwise(row: Row) -> str:
     """Why what was measured is not what today's library runs under that name; empty where it is."""
-    name = row.model.removeprefix("timm:")
-    if name == row.model:
+    return another_today(row.model, row.job.torch or "" if row.job is not None else "", is_forward(row))
+
+
+def another_today(model: str, version: str, forward: bool = False) -> str:
+    """`measured_otherwise` of a model under a version of PyTorch, of a step or of a forward pass."""
+    name = model.removeprefix("timm:")
+    if name == model:
         return ""
     for start, reason in _MEASURED_OTHERWISE.items():
         if name.startswith(start):
-            return f"{row.model} {reason}"
-    version = row.job.torch or "" if row.job is not None else ""
+            return f"{model} {reason}"
     if version.startswith("1.") and (name.startswith("tresnet") or "iabn" in name):
-        return f"{row.model} was measured with InPlaceABN, for which timm has batch norm since PyTorch 2.0"
-    if is_forward(row) and version == "2.9" and name.startswith(_REPARAMETERISED):
-        return f"{row.model} was measured with its branches fused (timm's reparameterize_model)"
+        return f"{model} was measured with InPlaceABN, for which timm has batch norm since PyTorch 2.0"
+    if forward and version == "2.9" and name.startswith(_REPARAMETERISED):
+        return f"{model} was measured with its branches fused (timm's reparameterize_model)"
     return ""
 
 

@@ -114,3 +114,19 @@ SKYPILOT_GPUS: Mapping[str, str] = {
     "P100": "p100-16gb-pcie",
 }
 """SkyPilot's names of accelerators that the catalog of GPUs has more than one of."""
+
+GKE_GPUS: Mapping[str, str] = {
+    "nvidia-tesla-p4": "p4",
+    "nvidia-tesla-p100": "p100-16gb-pcie",
+    "nvidia-tesla-v100": "v100-16gb-sxm",
+    "nvidia-tesla-a100": "a100-40gb-sxm",
+    "nvidia-a100-80gb": "a100-80gb-sxm",
+    "nvidia-h100-80gb": "h100-80gb-sxm",
+    "nvidia-h100-mega-80gb": "h100-80gb-sxm",
+    "nvidia-h200-141gb": "h200-141gb-sxm",
+    "nvidia-b200": "b200-180gb-sxm",
+    "nvidia-gb200": "gb200",
+    "nvidia-rtx-pro-6000": "rtx-pro-6000",
+}
+"""Values of Google's node label `cloud.google.com/gke-accelerator` (GPU machine types of Compute Engine: A2, A3, A4,
+G4, N1) that do not have a catalog name within them."""

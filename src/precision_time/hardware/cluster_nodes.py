@@ -13,7 +13,7 @@ from typing import Any
 
 from precision_time.checks import show
 from precision_time.errors import CatalogError, DataError, nearest
-from precision_time.hardware.aliases import plain
+from precision_time.hardware.aliases import GKE_GPUS, plain
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.reading import named, parse_json, read_text
 
@@ -46,6 +46,7 @@ class NodeResources:
                 f"node {self.name} has no GPU; give the job's gpu yourself, with a device file for its CPU"
             )
         hyphenated = plain(self.gpu)
+        hyphenated = GKE_GPUS.get(hyphenated, hyphenated)
         if hyphenated in known:
             return hyphenated
         parts = set(re.findall(r"[a-z]+\d*[a-z]*|\d+[a-z]*", hyphenated))

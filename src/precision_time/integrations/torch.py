@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -42,10 +43,14 @@ def predict_module(
     optimizer  a `torch.optim` optimizer; default: sgd
     fields     job fields (docs/job.md): gpu, precision, gpus, layout, steps ...; batch_size scales the batch
 
+    The estimate's assumptions begin with what was taken off the model (compilation, wrappers).
+
     Raises `CaptureError` for a module that cannot be traced, and `JobError` for a field that is wrong or, on a machine
     whose device is not in the catalog, missing.
     """
-    return _predicted(model, batch, loss, optimizer, fields).estimate
+    found = _predicted(model, batch, loss, optimizer, fields)
+    notes = found.notes if found.here else found.notes[:-1]  # the last is about a run that it would correct
+    return dataclasses.replace(found.estimate, assumptions=(*notes, *found.estimate.assumptions))
 
 
 def _predicted(model: Any, batch: Any, loss: Any, optimizer: Any, fields: dict[str, Any]) -> Preview:

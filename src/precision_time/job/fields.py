@@ -24,8 +24,8 @@ _SIZES = re.compile(r"[0-9]{1,18}(?:x[0-9]{1,18})+")
 
 
 def is_shape(text: str) -> bool:
-    """Whether text is sizes alone, as in "3x224x224"."""
-    return _SIZES.fullmatch(text.strip()) is not None
+    """Whether text is sizes alone, as in "3x224x224" or "784"."""
+    return _SIZES.fullmatch(text.strip()) is not None or text.strip().isdecimal()
 
 
 def _parse_scalar(text: str) -> Scalar:

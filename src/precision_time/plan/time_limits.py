@@ -6,7 +6,6 @@ The job in the file is read by `job.importers`, and the limit that it needs is t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from precision_time.errors import DataError, JobError
 from precision_time.estimate.estimate import Estimate
 from precision_time.job.importers.manifest import Manifest, read_manifest
 from precision_time.job.importers.sbatch_options import DIRECTIVE, directives, options
+from precision_time.plan.manifest_text import with_deadline
 from precision_time.plan.walltime import TimeLimit, slurm_time, time_limit
 from precision_time.reading import read_mapping, read_text
 from precision_time.report.write import write_whole
@@ -160,16 +160,11 @@ def rewrite_slurm(path: str | Path, needed: TimeLimit) -> None:
 
 
 def rewrite_manifest(path: str | Path, needed: TimeLimit) -> None:
-    """Write the limit into the manifest in place of the one that it has.
-
-    Raises `DataError` where it has none: the text of `needed` says what to add.
-    """
-    field, text = manifest_of(path).limit_field, read_text(path)
-    pattern = re.compile(rf"(?<![\w/.#-])([\"']?{re.escape(field)}[\"']?[ \t]*:[ \t]*)([\"']?)\d+\2")
+    """Write the limit into the manifest: in place of the one that it has, else where its kind has one."""
+    manifest, text = manifest_of(path), read_text(path)
+    pattern = re.compile(rf"(?<![\w/.#-])([\"']?{re.escape(manifest.limit_field)}[\"']?[ \t]*:[ \t]*)([\"']?)\d+\2")
     changed, count = pattern.subn(lambda found: f"{found[1]}{found[2]}{needed.seconds}{found[2]}", text)
-    if not count:
-        raise DataError(f"manifest {show(str(path))} has no {field} to replace; add it with {needed.seconds}")
-    write_whole(path, changed)
+    write_whole(path, changed if count else with_deadline(text, manifest.kind, needed.seconds))
 
 
 def _script(path: str | Path) -> str:
@@ -179,17 +174,17 @@ def _script(path: str | Path) -> str:
     return text
 
 
-def job_fields(kind: str, path: str | Path) -> Mapping[str, Any]:
-    """Fields that the file alone decides beside those of `read_import`: the GPU that a manifest's selector names.
+def gpu_of(kind: str, path: str | Path, given: str | None = None) -> str | None:
+    """The GPU of the job in a file: the one that is `given`, else the one that a manifest's node selector names.
 
-    Raises `DataError` for a file of another kind.
+    Raises `DataError` for a file of another kind, `CatalogError` for a selector that names no GPU of the catalog.
     """
     if kind == SLURM:
         _script(path)
-        return {}
+        return given
     product = manifest_of(path).product
-    if not product:
-        return {}
+    if given is not None or not product:
+        return given
     from precision_time.hardware.cluster_nodes import NodeResources
 
-    return {"gpu": NodeResources(name="selector", cores=1, memory_bytes=0, gpu=product).catalog_gpu()}
+    return NodeResources(name="selector", cores=1, memory_bytes=0, gpu=product).catalog_gpu()

@@ -75,7 +75,10 @@ class Store(Protocol):
     """Keeps predictions and outcomes; what it has returned from `add_*` survives `kill -9` and power loss.
 
     Every method raises `StoreError` where the database cannot be reached, read or written; the next call tries again.
+    `name`: which database it is, without a password.
     """
+
+    name: str
 
     def add_prediction(self, prediction: Prediction) -> Prediction:
         """Keep it; returns the one that is kept, which is an earlier one where its key is known."""

@@ -20,6 +20,10 @@ _BACKWARD = int(Phase.BACKWARD)
 WAIT_S = 20e-6
 """Seconds to read one number back from an idle device: copy, wait, return through Python. Assumed."""
 
+LOOP = "pt.position_loop"
+"""Operators that stand for a loop in Python, of which every kernel is an operator of its own, and each second one has
+a view before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
@@ -47,6 +51,8 @@ class HostCosts:
                 listed = self.sweep_s + kind.int_attr("tensors", 1) * self.list_s
                 seconds[i] = listed if calls == 1 else calls * self.tensor_s
                 seconds[i] += kind.int_attr("host_waits", 0) * WAIT_S
+            elif name.startswith(LOOP):
+                seconds[i] = (self.operator_s + self.view_s / 2) * launches[i]
         return np.asarray(seconds, dtype=np.float64)
 
     def of(self, segment: Segment, per_kind: Array) -> Array:

@@ -5,7 +5,7 @@ Scans by chunks are products of matrices (Mamba-2, delta rule); the others are a
 
 from __future__ import annotations
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, TensorSpec
 from precision_time.timing.registry import WorkOptions, nbytes, product_math, register
 from precision_time.timing.work import Work, matmul_work, memory_work
 
@@ -106,3 +106,41 @@ def _wkv(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     backward = kind.name.endswith("_backward")
     flops = 20.0 * kind.inputs[0].numel * (3 if backward else 1)
     return [memory_work("other", nbytes(kind.inputs), nbytes(kind.outputs), dtype="float32", flops=flops)]
+
+
+@register("pt.position_loop", "pt.position_loop_backward")
+def _position_loop(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    # RecurrentGemma's `_rnn_scan` and what autograd makes of it, kernel by kernel, as in a trace of the loop itself. At
+    # each position the state, in fp32, is multiplied, added to and written into the result. Back, each write copies the
+    # gradient of the whole result, and each read of a position zeroes a tensor of the whole length, which is then added
+    # to those of the positions before: traffic grows with the square of the length.
+    backward = kind.name.endswith("_backward")
+    hidden, gate = kind.inputs[1:3] if backward else kind.inputs[:2]
+    batch, length, width = hidden.shape
+    state = float(length * batch * width)  # elements of a state, at all positions
+
+    def small(family: str, reads: float, writes: float, dtype: str = "float32", kernels: int = 1) -> Work:
+        return memory_work(family, kernels * reads * state, kernels * writes * state, kernels * length, dtype=dtype)
+
+    def whole(family: str, passes: tuple[int, int], tensor: TensorSpec, kernels: int = 1) -> Work:
+        read, written = (float(each * kernels * length * tensor.nbytes) for each in passes)
+        return memory_work(family, read, written, kernels * length, dtype=tensor.dtype)
+
+    width_h, width_g = (BYTES_PER_ELEMENT[each.dtype] for each in (hidden, gate))
+    casts = [
+        (each.dtype, float(size)) for each, size in ((hidden, width_h), (gate, width_g)) if each.dtype != "float32"
+    ]
+    if not backward:
+        works = [small("cast", size, 4.0, dtype) for dtype, size in casts]
+        works += [small("pointwise", 8.0, 4.0, kernels=2), small("copy", width_h, width_h, hidden.dtype)]
+        return [*works, small("cast", 4.0, width_h, hidden.dtype)] if hidden.dtype != "float32" else works
+    works = [
+        whole("copy", (1, 1), hidden), small("copy", width_h, width_h, hidden.dtype, kernels=2),
+        small("fill", 0.0, width_h, hidden.dtype), small("pointwise", 8.0, 4.0, kernels=3),
+    ]  # fmt: skip
+    works += [small("cast", 4.0, size, dtype) for dtype, size in casts]
+    if hidden.dtype != "float32":
+        works.append(small("cast", width_h, 4.0, hidden.dtype))
+    for each in (hidden, gate):
+        works += [whole("fill", (0, 1), each), whole("pointwise", (2, 1), each)]
+    return works

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 from precision_time.bounded_cache import bounded
@@ -15,12 +15,16 @@ from precision_time.zoo.workload import ZooEntry
 _STAGES = re.compile(r"(-(instruct|base|chat|it|hf|thinking|[0-9]{4}))+$")
 """Endings of repositories of the same shape: stages of training and dates."""
 
+_COPIES = ("unsloth/", "nousresearch/")
+"""Organisations that publish copies of models under their names."""
+
 
 @bounded(ZooEntry)
 def find(name: str) -> ZooEntry | None:
     """The entry of a zoo name or hub repository, ignoring case and separators ('ResNet-50', 'Qwen/Qwen3-8B',
     'Llama-3.1-8B-Instruct'); None where there is none."""
     names = _other_names()
+    name = next((name[len(each) :] for each in _COPIES if name.lower().startswith(each)), name)
     known = names.get(_spelling(name)) or names.get(_spelling(_STAGES.sub("", name.lower())))
     return ENTRIES.get(known) if known else None
 
@@ -32,11 +36,13 @@ def zoo_name(name: str) -> str:
 
 
 def nearest_models(name: str) -> str:
-    """The models nearest to an unknown name: repositories where it names an organisation, else zoo names."""
-    choices: Iterable[str] = ENTRIES
-    if "/" in name:
-        choices = [repository for each in REPOSITORIES.values() for repository in each]
-    return nearest_names(name, choices)
+    """The models nearest to an unknown name: repositories, by their names without organisations, where it has one,
+    else zoo names."""
+    organisation, _, rest = name.partition("/")
+    if not rest:
+        return nearest_names(organisation, ENTRIES)
+    choices = {repository.partition("/")[2]: repository for each in REPOSITORIES.values() for repository in each}
+    return ", ".join(choices.get(each, each) for each in nearest_names(rest, choices).split(", "))
 
 
 @cache

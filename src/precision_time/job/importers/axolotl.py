@@ -84,7 +84,13 @@ def from_axolotl(config: Mapping[str, Any]) -> Imported:
         fields["grad_accum"] = steps
     if (norm := reader.take("max_grad_norm")) is not None:
         fields["clip_norm"] = norm
-    total = reader.number("batch_size")
+    if (each := reader.number("batch_size")) is not None:  # of a rank, in all its micro-batches
+        if steps is not None:
+            raise JobError(
+                "batch_size and gradient_accumulation_steps decide each other, and Axolotl refuses both; "
+                "remove batch_size"
+            )
+        fields["grad_accum"] = max(each // int(fields.get("batch_size", 1)), 1)
     wrapper = _sharding(reader, fields)
     numerics = _numerics(reader, wrapper)
     whole = numerics.job_fields().get("precision", "") in ("bf16", "fp16", "bf16-master", "fp16-master")
@@ -94,12 +100,14 @@ def from_axolotl(config: Mapping[str, Any]) -> Imported:
     _step(reader, fields)
     _run(reader, fields)
     defaults = {"batch_size": 1, "grad_accum": 1, "clip_norm": 1.0, "optimizer": "adamw", "loss": "fp32"}
+    if "optimizer" not in reader.given:
+        defaults["optimizer_impl"] = "fused"  # adamw_torch_fused
     if "reference" in fields:  # its loss is of the probabilities of both sequences
         defaults.pop("loss")
-    if total is not None:
-        defaults.pop("batch_size" if "batch_size" not in fields else "grad_accum")
+    unsloth = "Unsloth's kernels are not modelled; the step takes less time and memory than predicted"
+    reader.refuse_on(dict.fromkeys(reader.where(lambda name: name.startswith("unsloth_")), unsloth))
     not_taken = reader.finish(_PREFIXES, _NO_EFFECT)
-    return Imported(KIND, fields, total, 1, not_taken, reader.taken, defaults, reader.undecided, numerics)
+    return Imported(KIND, fields, None, 1, not_taken, reader.taken, defaults, reader.undecided, numerics)
 
 
 def _adapter(reader: Reader, fields: dict[str, Any], adapter: str) -> None:
@@ -162,11 +170,9 @@ def _numerics(reader: Reader, wrapper: str | None) -> Numerics:
     fp16, fp8 = reader.switch("fp16", "float16"), reader.switch("fp8")
     automatic = reader.left.get("tf32") == "auto"
     tf32 = reader.text("tf32") == "auto" if automatic else reader.switch("tf32")
-    if text == "auto":
-        reader.undecided["precision"] = (
-            "bf16 auto is bf16 on Ampere and later, else fp16: write bf16: true or fp16: true"
-        )
-        return Numerics(wrapper=wrapper)
+    if text == "auto":  # a GPU without bf16 has no estimate in it, so that this is never a wrong guess
+        reader.not_taken["bf16 auto"] = "is bf16, as on Ampere and later; on an older GPU write fp16: true"
+        text = "true"
     if fp8:
         return Numerics("fp8", "fp8 true", True, wrapper)
     if text == "full":

@@ -45,11 +45,15 @@ _ZERO_NO_EFFECT = (
     "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save", "load_from_fp32_weights",
     "ignore_unused_parameters", "legacy_stage1", "override_module_apply", "log_trace_cache_warnings",
     "enable_sanity_checks", "pipeline_loading_checkpoint", "save_muon_momentum_buffer_in_memory",
-    "cpu_offload_use_pin_memory", "memory_efficient_linear",
+    "cpu_offload_use_pin_memory", "memory_efficient_linear", "compute_grad_norm", "leaf_module",
 )  # fmt: skip
 _SIZES = (
     "_bucket_size", "_threshold", "allgather_partitions", "reduce_scatter", "stage3_max_live_parameters",
     "stage3_max_reuse_distance",
+)  # fmt: skip
+_GATHERING = (
+    "use_multi_rank_bucket_allreduce", "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
+    "parameter_alignment",
 )  # fmt: skip
 _TUNING = "buffer sizes are DeepSpeed's own; buckets are taken as usual"
 _SECTIONS = (
@@ -70,6 +74,8 @@ def from_deepspeed(config: Mapping[str, Any]) -> Imported:
     Values that are auto leave their field to the accompanying TrainingArguments or to the user.
     """
     settings = plain_mapping("the config", config)
+    if "bf16" not in settings and "bfloat16" in settings:  # its older name, which DeepSpeed reads where bf16 is not
+        settings["bf16"] = settings.pop("bfloat16")
     settings = {k: _section(k, value) if k in _SECTIONS else value for k, value in settings.items()}
     reader = Reader(flat(settings))
     auto = {name for name, value in reader.left.items() if isinstance(value, str) and value.strip().lower() == "auto"}
@@ -83,7 +89,7 @@ def from_deepspeed(config: Mapping[str, Any]) -> Imported:
         fields["communication_dtype"] = _DTYPES.get(str(dtype).lower(), dtype)
     if "gradient_clipping" in auto:
         reader.not_taken["gradient_clipping"] = "is auto: max_grad_norm of TrainingArguments, 1 unless its file says"
-    defaults = {"clip_norm": 1.0 if "gradient_clipping" in auto else 0}
+    defaults = {"clip_norm": 1.0}  # of DeepSpeed, and of the Trainer, which fills in auto
     if (norm := reader.take("gradient_clipping")) is not None:
         fields["clip_norm"] = norm
     if name := reader.take("optimizer.type"):
@@ -182,6 +188,9 @@ def _layout(reader: Reader) -> dict[str, Any]:
                     f"taken as hybrid sharding over {size} ranks; the optimizer states are really spread over all"
                 )
     reader.refuse(_TUNING, *reader.where(lambda name: name.startswith(zero) and name.endswith(_SIZES)))
+    reader.refuse("weights and gradients are taken to travel as usual", *(zero + name for name in _GATHERING))
+    flow = reader.where(lambda name: name.startswith(f"{zero}zenflow"))
+    reader.refuse("updates beside compute are not modelled; the step takes less time than predicted", *flow)
     for name in reader.where(lambda name: name.startswith(f"{zero}zero_quantized")):
         reader.refuse_on({name: "compressed communication is not modelled"})
     for name in reader.where(lambda name: name.startswith(tuple(zero + each for each in _ZERO_NO_EFFECT))):
@@ -200,9 +209,9 @@ def _offloading(reader: Reader, fields: dict[str, Any], stage: str) -> None:
     zero = "zero_optimization."
     devices: dict[str, str] = {}
     ratios: dict[str, Any] = {}
-    for what, old in (("optimizer", "cpu_offload"), ("param", "cpu_offload_params")):
+    for what, old in (("optimizer", ("cpu_offload",)), ("param", ("cpu_offload_param", "cpu_offload_params"))):
         name = f"offload_{what}"
-        single = (reader.take(f"{zero}{name}", several=True), reader.take(f"{zero}{old}"))
+        single = (reader.take(f"{zero}{name}", several=True), *(reader.take(f"{zero}{each}") for each in old))
         inner = reader.where(lambda key, name=name: key.startswith(f"{zero}{name}."))  # type: ignore[misc]
         device = reader.text(f"{zero}{name}.device", default="cpu" if any(map(is_on, single)) or inner else "none")
         ratios[what] = reader.take(f"{zero}{name}.ratio", default=1.0)

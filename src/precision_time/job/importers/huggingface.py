@@ -128,6 +128,8 @@ def from_huggingface(arguments: Mapping[str, Any]) -> Imported:
     if "reference" not in fields:  # whose loss is of the probabilities of both sequences
         defaults["loss"] = "fp32"
     take_optimizer(reader, fields, "optim")
+    if "optim" not in settings:
+        defaults["optimizer_impl"] = "fused"  # adamw_torch_fused is the default from PyTorch 2.8 on
     wrapper = _sharding(reader, fields)
     nested = _deepspeed(reader)
     if is_on(settings.get("deepspeed")):

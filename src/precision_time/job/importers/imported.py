@@ -49,7 +49,8 @@ class Imported:
         """All job fields: those of the file, replaced by `overrides`, and grad_accum from the global batch.
 
         A model in `overrides` replaces the file's model and shape; input sizes and `model_config` are merged key by
-        key. Raises JobError where the global batch is not a multiple of batch_size x dp, and where a field is left open
+        key. Raises JobError where the global batch is not a multiple of batch_size x dp, or not their product with a
+        grad_accum that the files state as well, and where a field is left open
         that neither `overrides` nor `chosen`, the names of fields that get their value later, has.
         """
         replaced = {key.replace("-", "_"): value for key, value in (overrides or {}).items() if value is not None}
@@ -58,6 +59,8 @@ class Imported:
         stated = {**self.defaults, **precision, **self.fields}
         if {**stated, **replaced}.get("framework", PLAIN_LOSS[0]) not in PLAIN_LOSS:
             stated.pop("loss", None)
+        if "optimizer" in replaced or ("optimizer" in self.fields and "optimizer_impl" not in self.fields):
+            stated.pop("optimizer_impl", None)  # it belongs to the file's optimizer, or to the default one
         if {"precision", "schedule"} & set(replaced):
             stated.pop("precision", None)
         fields = {key: value for key, value in stated.items() if key not in replaced}
@@ -72,9 +75,9 @@ class Imported:
         if "gpus" in replaced:
             fields.pop("nodes", None)
         fields = {**fields, **replaced}
-        fields.setdefault("gpus", self.least_gpus)
         if self.global_batch is not None:
-            self._settle_batch(fields)
+            self._settle_batch(fields, {"batch_size", "grad_accum"} & set(replaced))
+        fields.setdefault("gpus", self.least_gpus)
         return fields
 
     def named(self, kind: str, not_taken: Mapping[str, str], taken: tuple[str, ...]) -> Imported:
@@ -100,23 +103,34 @@ class Imported:
                 f"{self.kind} does not decide {reasons}; give {flags}, or the file that decides it by --import"
             )
 
-    def _settle_batch(self, fields: dict[str, Any]) -> None:
-        """Sets batch_size or grad_accum, whichever is missing, from the global batch and dp."""
+    def _settle_batch(self, fields: dict[str, Any], overridden: Collection[str]) -> None:
+        """Sets batch_size or grad_accum, whichever is missing, from the global batch and dp; where neither is, and the
+        number of GPUs is, sets that."""
         total = self.global_batch or 1
-        gpus = GPUS("gpus", fields["gpus"])
-        dp = parse_layout(fields.get("layout", "dp"), gpus, _nodes(fields)).dp
         if "batch_size" not in fields and "grad_accum" not in fields:
             fields["grad_accum"] = 1
         known, missing = ("batch_size", "grad_accum") if "batch_size" in fields else ("grad_accum", "batch_size")
+        if missing in fields and overridden:
+            return  # what the user gives overrides the total
+        each = COUNT(known, fields[known]) * (COUNT(missing, fields[missing]) if missing in fields else 1)
+        if missing in fields and "gpus" not in fields and total % each == 0:
+            fields["gpus"] = self.least_gpus * (total // each)
+            return
+        gpus = GPUS("gpus", fields.get("gpus", self.least_gpus))
+        dp = parse_layout(fields.get("layout", "dp"), gpus, _nodes(fields)).dp
         if missing in fields:
-            return  # both are given, and override the total
-        each = COUNT(known, fields[known]) * dp
-        if total % each:
+            if each * dp != total:
+                raise JobError(
+                    f"global batch {total} of the {self.kind} is not batch_size {fields['batch_size']} x grad_accum "
+                    f"{fields['grad_accum']} x dp {dp} = {each * dp}; change gpus, or give batch_size and grad_accum"
+                )
+            return
+        if total % (each * dp):
             raise JobError(
                 f"global batch {total} of the {self.kind} is not a multiple of {known} {fields[known]} x dp {dp} = "
-                f"{each}; change gpus or {known}, or give {missing}"
+                f"{each * dp}; change gpus or {known}, or give {missing}"
             )
-        fields[missing] = total // each
+        fields[missing] = total // (each * dp)
 
     def notes(self) -> list[str]:
         """The settings that were not taken, one sentence for each reason; those without effect come last."""

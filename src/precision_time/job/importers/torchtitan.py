@@ -149,6 +149,11 @@ def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]
         fields["precision"] = _DTYPES.get(weights, weights)
     elif sharded:
         fields |= {"precision": f"{_DTYPES.get(low, low)}-master", "communication_dtype": reduce}
+        if layout["cp"] == 1 and (layout["tp"] > 1 or layout["pp"] > 1):
+            reader.not_taken["mixed precision of tp and pp alone"] = (
+                "with no more GPUs than tp x pp nothing is sharded, and torchtitan trains in fp32; then give "
+                "--precision torch-fp32"
+            )
     elif layout["tp"] > 1 or layout["pp"] > 1:
         fields["precision"] = FULL_PRECISION
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from precision_time.errors import DataError
@@ -16,11 +17,15 @@ MOST_POINTS = 1_000
 
 
 class Corrections:
-    """`Learning`, with what is shown of it. `states`: the number of the last outcome of every cluster."""
+    """`Learning`, with what is shown of it.
+
+    `states`: the number of the last outcome of every cluster. `last`: number, prediction and key of the last outcome.
+    """
 
     def __init__(self) -> None:
         self.learning = Learning()
         self.states: dict[str, int] = {}
+        self.last: list[Any] | None = None
         self._points: dict[str, deque[dict[str, Any]]] = {}
 
     @property
@@ -31,6 +36,7 @@ class Corrections:
     def learn(self, recorded: Recorded) -> None:
         """Learn an outcome; one of a prediction without facets, of another version, changes nothing."""
         cluster = recorded.prediction.cluster
+        self.last = [recorded.number, recorded.prediction.id, recorded.outcome.key]
         try:
             self.learning.learn(recorded)
         except DataError:
@@ -39,6 +45,21 @@ class Corrections:
         point = _point(recorded)
         if point is not None:
             self._points.setdefault(cluster, deque(maxlen=MOST_POINTS)).append(point)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        points = {cluster: list(each) for cluster, each in self._points.items()}
+        return {"learning": self.learning.to_dict(), "states": self.states, "last": self.last, "points": points}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Corrections:
+        """What `to_dict` gave. Raises `DataError`, KeyError, TypeError or ValueError for anything else."""
+        found = cls()
+        found.learning = Learning.from_dict(given["learning"])
+        found.states = {str(name): int(number) for name, number in given["states"].items()}
+        found.last = list(given["last"])
+        found._points = {name: deque(each, maxlen=MOST_POINTS) for name, each in given["points"].items()}
+        return found
 
     def lesson(self, cluster: str) -> Lesson | None:
         """What a process has to know to correct a cluster's jobs; None where nothing was learned of it."""

@@ -20,6 +20,11 @@ _TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
 _UNKNOWN = re.compile(r"unknown (field|GPU|node|fabric|storage|price|data set|column) ")
 _NAMES = {"GPU": "gpu", "data set": "dataset"}
 """How catalogs name an entry -> the field of a job that names it."""
+_OF_SERVER = {
+    "model": "name one of GET /v1/models, or capture yours where it is (precision-time capture) and post its graph",
+    "gpu": "name one of GET /v1/gpus",
+}
+"""What to do about an unknown name where the library's sentence names files, which a request may not."""
 _WORD = re.compile(r"(?:input |model_config |layout )?'?([a-z_][A-Za-z0-9_.]*(?:\[[0-9]+\])?)'?(?=[ =:;]|$)")
 _VALUE = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|([+-]?\d[\d.e+-]*)(?![\w])")
 _REFUSED = re.compile(r", not (.*)$")
@@ -31,7 +36,7 @@ class ProblemError(ServeError):
 
     def __init__(self, status: int, detail: str, retry_s: int | None = None, **parts: Any) -> None:
         super().__init__(detail)
-        self.status, self.retry_s, self.parts = status, retry_s, parts
+        self.status, self.retry_s, self.parts = status, retry_s, {"fix": _fix_of(detail), **parts}
         self.headers: dict[str, str] = {}
         """Of the reply, beside those of every problem."""
 
@@ -52,13 +57,15 @@ def problem_of(error: PrecisionTimeError) -> ProblemError:
         return error
     if isinstance(error, StoreError):
         return ProblemError(503, str(error), retry_s=5, error="StoreError")
-    parts = {} if isinstance(error, PlanError) else parts_of(str(error))
+    parts: dict[str, Any] = {"fix": None} if isinstance(error, PlanError) else parts_of(str(error))
+    if "nearest" in parts and parts.get("field") in _OF_SERVER:
+        parts["fix"] = _OF_SERVER[parts["field"]]
     return ProblemError(422, str(error), error=type(error).__name__, **parts)
 
 
 def parts_of(sentence: str) -> dict[str, Any]:
     """Field, value, nearest and fix of a sentence of this package, those that it has."""
-    first, *rest = sentence.split("; ")
+    first = sentence.split("; ")[0]
     parts: dict[str, Any] = {}
     unknown = _UNKNOWN.match(first)
     word = None if unknown else _WORD.match(first)
@@ -74,9 +81,15 @@ def parts_of(sentence: str) -> dict[str, Any]:
             parts["value"] = _text_of(value)
     if found := _NEAREST.search(sentence):
         parts["nearest"] = [name.strip() for name in found[1].split(", ") if name.strip(" .") not in ("", "...")]
-    if rest and not rest[-1].startswith("nearest:"):
-        parts["fix"] = rest[-1]
+    if fix := _fix_of(sentence):
+        parts["fix"] = fix
     return parts
+
+
+def _fix_of(sentence: str) -> str | None:
+    """What follows the last semicolon."""
+    _, *rest = sentence.split("; ")
+    return rest[-1] if rest and not rest[-1].startswith("nearest:") else None
 
 
 def _text_of(value: re.Match[str]) -> str:

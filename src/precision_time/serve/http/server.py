@@ -14,8 +14,9 @@ from pathlib import Path
 
 import uvicorn
 
-from precision_time.errors import ServeError, StoreError
+from precision_time.errors import DataError, ServeError, StoreError
 from precision_time.serve.http.app import build_app
+from precision_time.serve.http.kept_state import EVERY, KeptState
 from precision_time.serve.http.logs import Handler, Log
 from precision_time.serve.http.pool import Pool
 from precision_time.serve.http.service import Service
@@ -39,6 +40,7 @@ class Settings:
     tokens      file of tokens, which may be absent on this machine's own address
     names       further names by which a server without tokens may be reached
     requests    whether each request gets a line in the log
+    learned     folder where what was learned outlasts the server; None: nowhere
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +49,7 @@ class Settings:
     tokens: Path | None = None
     names: tuple[str, ...] = ()
     requests: bool = True
+    learned: Path | None = None
 
 
 class _Server(uvicorn.Server):
@@ -135,13 +138,14 @@ async def _serve(
 ) -> None:
     tokens, log = around
     pool = Pool(settings.workers)
-    service = Service(pool, store)
+    service = Service(pool, store, None if settings.learned is None else KeptState(settings.learned, store.name))
     refreshing: asyncio.Task[None] | None = None
     library = logging.getLogger("uvicorn")
     library.handlers, library.propagate = [Handler(log)], False
     library.setLevel(logging.WARNING)
     try:
         await pool.start()
+        await service.restore()
         await service.learn()
         names = None if tokens.needed else _LOCAL_NAMES | {settings.host.lower(), *map(str.lower, settings.names)}
         app = build_app(service, tokens, log, names)
@@ -163,12 +167,21 @@ async def _serve(
         log.write("listening", address=address, workers=settings.workers, tokens=len(tokens.known))
         ready(address)
         await _Server(config).serve(sockets=[listener])
+        await _write_learned(service, log)
         log.write("stopped")
     finally:
         if refreshing is not None:
             refreshing.cancel()
         await pool.close()
         service.close()
+
+
+async def _write_learned(service: Service, log: Log) -> None:
+    """The next server learns everything anew where this fails."""
+    try:
+        await service.write_learned()
+    except DataError as error:
+        log.write("learned", detail=str(error))
 
 
 async def _refresh(service: Service, tokens: Tokens, log: Log) -> None:
@@ -179,8 +192,9 @@ async def _refresh(service: Service, tokens: Tokens, log: Log) -> None:
         try:
             tokens.refresh()
             await service.learn()
+            await service.write_learned(EVERY)
             failing = False
-        except (ServeError, StoreError, OSError) as error:
+        except (ServeError, StoreError, DataError, OSError) as error:
             if not failing:
                 log.write("refresh", detail=str(error))
             failing = True

@@ -22,6 +22,7 @@ from precision_time.serve.http import metrics
 from precision_time.serve.http.answers import limit_of
 from precision_time.serve.http.cache import Replies
 from precision_time.serve.http.corrections import Corrections
+from precision_time.serve.http.kept_state import KeptState
 from precision_time.serve.http.limits import CACHE_BYTES
 from precision_time.serve.http.listings import board, gpus, models
 from precision_time.serve.http.metrics import Metrics
@@ -57,8 +58,9 @@ def as_json(value: Any, status: int = 200) -> Reply:
 class Service:
     """The state of a server. Its methods are called in one event loop."""
 
-    def __init__(self, pool: Pool, store: Store) -> None:
-        self.pool, self.store, self.learned = pool, store, Corrections()
+    def __init__(self, pool: Pool, store: Store, kept: KeptState | None = None) -> None:
+        """`kept`: where what is learned outlasts the server; None: nowhere."""
+        self.pool, self.store, self.learned, self._kept = pool, store, Corrections(), kept
         self.metrics = Metrics()
         self.replies = Replies(CACHE_BYTES)
         self.document: bytes = b"{}"
@@ -83,6 +85,17 @@ class Service:
                 for recorded in found:
                     self.learned.learn(recorded)
                     await asyncio.sleep(0)  # requests go on beside a long history
+
+    async def restore(self) -> None:
+        """Begin with what an earlier server learned."""
+        if self._kept is not None:
+            self.learned = await self.stored(self._kept.load, self.store)
+
+    async def write_learned(self, least: int = 1) -> None:
+        """Write what was learned, for the next server, if `least` outcomes came since. Raises `DataError`."""
+        if self._kept is not None:
+            async with self._learning:
+                await self.stored(self._kept.save, self.learned, least)
 
     def _recorded(self, after: int) -> list[Recorded]:
         return list(itertools.islice(self.store.recorded(after), _LEARNED_AT_ONCE))

@@ -5,14 +5,11 @@ The state is a function of the outcomes and their order: two workers that have r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError
 from precision_time.estimate.learned import Learned
-from precision_time.report.write import write_whole
 from precision_time.serve.learning.anomalies import Anomaly
 from precision_time.serve.learning.cluster import Cluster, Expected
 from precision_time.serve.learning.effects import Variances, shipped_variances
@@ -95,18 +92,3 @@ class Learning:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"this is no state of corrections: {error} is missing or malformed") from error
         return learning
-
-    def save(self, path: Path) -> None:
-        """Write the state whole or not at all."""
-        write_whole(path, json.dumps(self.to_dict(), separators=(",", ":")).encode())
-
-    @classmethod
-    def load(cls, path: Path, variances: Variances | None = None) -> Learning:
-        """The state of a file, and of none where there is no file: then all outcomes are learned anew."""
-        try:
-            content = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return cls(variances)
-        except (OSError, ValueError) as error:
-            raise DataError(f"the state of corrections {str(path)!r} cannot be read ({error}); delete it") from error
-        return cls.from_dict(content, variances)

@@ -33,6 +33,7 @@ _FAULTS = (
     ("53100", "the disk of the server is full", f"free some space there; {_AGAIN}"),
     ("53300", "the server has no connection left", f"raise max_connections, or run fewer workers; {_AGAIN}"),
     ("25006", "the server is read-only", "name the primary server, not a standby"),
+    ("0A000", "the server is read-only", "name the primary server, not a standby"),  # to BEGIN READ WRITE in recovery
     ("57014", f"a statement took more than {STATEMENT_S:.0f} s", f"see what the server is busy with; {_AGAIN}"),
     ("55P03", "another transaction holds a lock", f"see what the server is busy with; {_AGAIN}"),
     ("3D000", "there is no such database", "make it with createdb"),

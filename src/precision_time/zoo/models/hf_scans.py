@@ -10,6 +10,9 @@ delta_rule       the gated delta rule by chunks of 64 (fla's chunk_gated_delta_r
                  arXiv:2412.06464), also with a gate for every channel (fla's chunk_kda)
 wkv              RWKV-4's attention (its own CUDA kernel; Peng et al. 2023, arXiv:2305.13048)
 
+RecurrentGemma's recurrence has no such kernel in transformers, which loops over positions: `position_loop` is one
+operator for this loop, with all of its kernels (`timing/scans.py`), so that sequences of any length are traced.
+
 Their stand-ins have shapes and compute nothing; on a device that computes, transformers' own functions run.
 """
 
@@ -27,6 +30,7 @@ from torch import Tensor, nn
 from precision_time.zoo.models.operators import state_scan
 
 ASSUMED = "scans of states run in the kernels of {}, one for each layer and pass, not in transformers' loops"
+LOOPED = "the recurrence runs position by position, as transformers runs it: a step waits for the host's launches"
 _LIBRARIES = {
     "causal_conv1d_fn": "causal-conv1d",
     "mamba_selective_scan": "mamba-ssm",
@@ -122,6 +126,51 @@ def _attended(time_decay: Tensor, time_first: Tensor, key: Tensor, value: Tensor
     return _wkv(key, value, time_decay, time_first), None
 
 
+def _nothing(*_: Tensor) -> Any:
+    raise NotImplementedError("a stand-in for tracing on the meta device; it has shapes but computes nothing")
+
+
+_position_loop = torch.library.custom_op(
+    "precision_time::position_loop",
+    _nothing,
+    mutates_args=(),
+    schema="(Tensor hidden, Tensor gate) -> (Tensor, Tensor)",
+)
+_position_loop_backward = torch.library.custom_op(
+    "precision_time::position_loop_backward", _nothing, mutates_args=(),
+    schema="(Tensor grad, Tensor hidden, Tensor gate, Tensor kept) -> (Tensor, Tensor)",
+)  # fmt: skip
+
+
+def _looped_shapes(hidden: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+    # Autograd keeps the state at each position, in fp32, and the gate's cast to it.
+    kept = 1 if gate.dtype == torch.float32 else 2
+    return torch.empty_like(hidden), hidden.new_empty((kept, *hidden.shape), dtype=torch.float32)
+
+
+def _gradient_shapes(grad: Tensor, hidden: Tensor, gate: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(hidden), torch.empty_like(gate)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*inputs, output[1])
+
+
+_position_loop.register_fake(_looped_shapes)
+_position_loop_backward.register_fake(_gradient_shapes)
+_position_loop.register_autograd(
+    lambda ctx, grad, _: _position_loop_backward(grad, *ctx.saved_tensors), setup_context=_keep
+)
+
+
+def _looped(
+    _layer: nn.Module, hidden_states: Tensor, recurrent_gate: Tensor, reset: Tensor, *_: Any, **__: Any
+) -> tuple[Tensor, Tensor]:
+    result, _kept = _position_loop(hidden_states, recurrent_gate * ~reset)
+    return result, result[:, -1].detach().float()
+
+
 _KERNELS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": _convolved,
     "mamba_selective_scan": _scanned,
@@ -142,18 +191,33 @@ def _functions_of(module: nn.Module) -> list[tuple[Any, str]]:
     ]
 
 
+_LOOP = "_rnn_scan"
+"""Method of RecurrentGemma's recurrent layer that loops over positions."""
+
+
+def _loops_of(module: nn.Module) -> list[type[nn.Module]]:
+    """The classes of a model's layers that have such a loop."""
+    kinds = dict.fromkeys(type(part) for part in module.modules())
+    return [kind for kind in kinds if kind.__module__.startswith("transformers.models.") and hasattr(kind, _LOOP)]
+
+
 def assumed_kernels(module: nn.Module) -> tuple[str, ...]:
     """A note on the libraries whose kernels stand in the trace of a model; none where it has no scans."""
     libraries = dict.fromkeys(_LIBRARIES[name] for _, name in _functions_of(module))
-    return (ASSUMED.format(" and ".join(libraries)),) if libraries else ()
+    notes = (ASSUMED.format(" and ".join(libraries)),) if libraries else ()
+    return (*notes, LOOPED) if _loops_of(module) else notes
 
 
 @contextmanager
 def scan_kernels(module: nn.Module) -> Iterator[None]:
     """While a model runs on the meta device, its scans are the operators above."""
+    loops = [(kind, _LOOP, getattr(kind, _LOOP)) for kind in _loops_of(module)]
     replaced = [(file, name, getattr(file, name)) for file, name in _functions_of(module)]
     for file, name, usual in replaced:
         setattr(file, name, _on_meta(usual, _KERNELS[name]))
+    for kind, name, usual in loops:
+        setattr(kind, name, _on_meta(usual, _looped))
+    replaced += loops
     try:
         yield
     finally:
@@ -164,6 +228,7 @@ def scan_kernels(module: nn.Module) -> Iterator[None]:
 def _on_meta(usual: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(usual)
     def chosen(*args: Any, **kwargs: Any) -> Any:
-        return (kernel if args[0].is_meta else usual)(*args, **kwargs)
+        tensor = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+        return (kernel if tensor.is_meta else usual)(*args, **kwargs)
 
     return chosen

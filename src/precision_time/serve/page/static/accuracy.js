@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { drawShares } from "./charts.js";
-import { h, put, table, wide } from "./dom.js";
+import { h, put, speak, table, wide } from "./dom.js";
 import { title } from "./job.js";
 import { fixed, humanSeconds, moment, percent } from "./units.js";
 
@@ -22,18 +22,21 @@ export class AccuracyView {
 
   async update() {
     const query = new URLSearchParams({ cluster: this.page.cluster() });
-    await Promise.all([
+    const said = await Promise.all([
       this.part(this.cluster, `v1/accuracy?${query}`, showAccuracy),
       this.part(this.anomalies, `v1/anomalies?${query}`, showAnomalies),
       this.part(this.board, "v1/board", showBoard),
     ]);
+    speak(said.filter(Boolean).join(" "));
   }
 
+  /** Shows what `path` answers; what is said of it. */
   async part(root, path, show) {
     try {
-      show(root, await ask(path), this.page);
+      return show(root, await ask(path), this.page);
     } catch (problem) {
       put(root, h("p", { class: "note wrong", role: "alert" }, problem.message));
+      return "";
     }
   }
 }
@@ -55,7 +58,7 @@ function showAccuracy(root, found, page) {
   const heading = h("h3", {}, `Predictions of cluster ${page.cluster()}`);
   if (!points.length) {
     put(root, heading, h("p", {}, "No outcome is recorded yet. Each one that is recorded, here under Jobs, by a callback or by ", h("code", {}, "precision-time record"), ", is judged against its prediction and corrects those that follow."));
-    return;
+    return `Cluster ${page.cluster()} has no outcomes.`;
   }
   const errors = running(points.map((point) => Math.abs(point.error)));
   const before = running(points.map((point) => Math.abs(point.error_uncorrected ?? point.error)));
@@ -74,6 +77,7 @@ function showAccuracy(root, found, page) {
   drawShares(errorChart, `Mean error: ${percent(errors.at(-1), 1)} after ${points.length} outcomes`, [
     { label: "without correction", values: before, colour: "--other", dash: [5, 4] }, { label: "corrected", values: errors, colour: "--accent" }]);
   drawShares(insideChart, `Share inside P10 to P90: ${percent(inside.at(-1))} after ${points.length} outcomes`, [{ label: "inside", values: inside, colour: "--accent" }], TARGET);
+  return `Cluster ${page.cluster()}: ${points.length} outcomes, mean error ${percent(errors.at(-1), 1)}, ${percent(inside.at(-1))} inside P10 to P90.`;
 }
 
 function key(name, words) {
@@ -102,6 +106,7 @@ function showAnomalies(root, found, page) {
     list.length
       ? h("ul", { class: "far-off" }, list.map((each) => anomaly(each, page)))
       : h("p", { class: "soft" }, "No outcome is far from those of the same kind."));
+  return list.length === 1 ? "1 anomaly." : `${list.length} anomalies.`;
 }
 
 /** What is far off, the further evidence, and the job. */

@@ -12,6 +12,7 @@ const NAMES = {
   model: "Model", gpu: "GPU", gpus: "GPUs", precision: "Precision", batch_size: "Batch per GPU",
   layout: "Layout", "run.epochs": "Epochs", "run.steps": "or steps",
   "input.seq_len": "Sequence length", "run.dataset": "Data set", "run.price": "Price list",
+  "run.samples": "Samples to train on", "data.samples": "Samples of an epoch",
 };
 const LAYOUTS = {
   dp: "a copy of the model on every GPU", fsdp: "weights, gradients and states sharded", zero1: "states sharded",

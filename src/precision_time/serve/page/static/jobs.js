@@ -42,9 +42,17 @@ export class JobsView {
   async update() {
     try {
       await Promise.all([this.load(), this.options.id ? this.open(this.options.id) : null]);
+      speak(this.spoken());
+      // The link that was followed is gone with the former list.
+      if (document.activeElement === document.body) this.detail.firstChild?.focus({ preventScroll: true });
     } catch (problem) {
       put(this.list, h("p", { class: "note wrong", role: "alert" }, problem.message));
     }
+  }
+
+  spoken() {
+    const count = this.rows.length === 1 ? "1 prediction" : `${this.rows.length} predictions`;
+    return `${this.options.id ? "The prediction and its outcomes. " : ""}Cluster ${this.page.cluster()}: ${count}.`;
   }
 
   async load(before = null) {
@@ -75,7 +83,7 @@ export class JobsView {
     const { prediction, outcomes } = await ask(`v1/predictions/${encodeURIComponent(id)}`);
     const { estimate } = prediction;
     const step = secondsInterval(estimate.step);
-    put(this.detail, h("section", { class: "panel", "aria-label": "Prediction and outcomes" },
+    put(this.detail, h("section", { class: "panel", "aria-label": "Prediction and outcomes", tabindex: "-1" },
       h("h3", {}, title(prediction.job)),
       h("p", { class: "soft" }, `Predicted on ${moment(prediction.made_at)} for cluster ${prediction.cluster} as `, h("code", {}, prediction.id)),
       h("p", {}, `Step ${step.middle} (${step.ends})`, estimate.run ? `; run ${humanSeconds(estimate.run.p50)}` : "", `; memory ${humanBytes(estimate.memory.peak_bytes)}.`),
@@ -90,6 +98,7 @@ export class JobsView {
     this.options.id = "";
     this.page.optionsChanged(false);
     put(this.detail);
+    document.getElementById("answer").focus({ preventScroll: true });
     this.load();
   }
 
@@ -143,6 +152,7 @@ export class JobsView {
     try {
       await ask(`v1/predictions/${encodeURIComponent(id)}/outcomes`, outcome);
       await Promise.all([this.open(id), this.load()]);
+      this.detail.querySelector("[role=region]")?.focus({ preventScroll: true });
       speak("The outcome is recorded.");
     } catch (problem) {
       put(inputs[problem.field]?.error ?? general, h("p", {}, problem.message));

@@ -69,12 +69,13 @@ export class PlanView {
   }
 
   async plan() {
+    if (this.button.hasAttribute("aria-disabled")) return;
     const job = this.page.job();
     this.options.run = "1";
     this.page.optionsChanged(false);
     this.clear();
     this.result.classList.add("waiting");
-    this.button.disabled = true;
+    this.button.setAttribute("aria-disabled", "true"); // `disabled` would take the focus away
     this.button.textContent = "Planning ...";
     try {
       const found = await request("v1/plan", { job, cluster: this.page.cluster(), ...this.asked() });
@@ -85,7 +86,7 @@ export class PlanView {
     } catch (problem) {
       if (problem.name !== "AbortError") this.refuse(problem);
     }
-    this.button.disabled = false;
+    this.button.removeAttribute("aria-disabled");
     this.button.textContent = "Plan";
     this.result.classList.remove("waiting");
   }
@@ -118,7 +119,7 @@ export class PlanView {
       at.input.setAttribute("aria-invalid", "true");
       put(at.error, h("p", {}, problem.message));
       at.input.focus();
-    } else {
+    } else if (problem.field) {
       this.page.showProblem(problem);
     }
     put(this.result, h("p", { class: "note wrong" }, problem.message));

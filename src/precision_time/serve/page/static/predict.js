@@ -62,7 +62,10 @@ export class PredictView {
     button.disabled = true;
     try {
       const kept = await ask("v1/predict", { job, cluster: this.page.cluster() });
-      button.replaceWith(h("span", { role: "status" }, "Kept as ", h("a", { href: this.page.jobLink(kept.id) }, h("code", {}, kept.id)), "."));
+      const link = h("a", { href: this.page.jobLink(kept.id) }, h("code", {}, kept.id));
+      button.replaceWith(h("span", {}, "Kept as ", link, "."));
+      link.focus({ preventScroll: true });
+      speak("The prediction is kept.");
     } catch (problem) {
       button.disabled = false;
       this.page.showProblem(problem);
