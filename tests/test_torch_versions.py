@@ -112,3 +112,18 @@ def test_before_2_11_torch_chose_flash_attention_2() -> None:
         for other in ({}, {"torch": None, "attention": "flash2"}, {"torch": None})
     ]
     assert seconds[0] == seconds[1] > seconds[2]
+
+
+def test_gradients_that_no_current_torch_was_measured_in_are_told() -> None:
+    """The first stages of this ResNeXt have 2 and 4 groups, whose gradients run on vector units."""
+    pytest.importorskip("timm")
+    job = Job("timm:resnext26ts", gpu="rtx-3090", precision="amp-fp16", batch_size=64, memory_format="nhwc")
+
+    def told(**other: str | None) -> list[str]:
+        return [note for note in predict(job.replace(**other)).assumptions if "grouped" in note]
+
+    (note,) = told()
+    assert "gradients of grouped convolutions on vector units, as in PyTorch 1.12" in note
+    assert told(torch="2.4") == [note]
+    assert told(torch="1.12") == told(torch="1.9") == told(memory_format="nchw") == told(precision="fp32") == []
+    assert predict(job).step.p50 > 1.1 * predict(job.replace(memory_format="nchw")).step.p50

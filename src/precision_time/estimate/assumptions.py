@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
+from precision_time.timing.program_times import TimedProgram
+from precision_time.timing.work import CONV_DIRECT
 
 
 def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
@@ -25,6 +29,26 @@ def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
             _around(job, gpu),
         )
         if note
+    )
+
+
+_LEAST_TOLD = 0.05
+"""Least share of the kernels' time of which it is told that newer libraries may run them otherwise."""
+
+
+def grouped_convolutions(job: Job, timed: TimedProgram) -> str:
+    """Whether the step rests on backward passes of grouped convolutions that newer PyTorch was never measured in."""
+    if job.memory_format != "nhwc" or job.measured_groups:
+        return ""
+    works, seconds = timed.works, timed.work_s * timed.calls_per_kind[timed.works.owner]
+    backward = [family == CONV_DIRECT and not variant.startswith("fwd") for family, variant, *_ in works.table.classes]
+    of_these = np.array(backward, dtype=np.bool_)[works.table.class_of]
+    share = float(seconds @ of_these) / max(float(seconds.sum()), 1e-30)
+    if share < _LEAST_TOLD:
+        return ""
+    return (
+        f"nhwc: {share:.0%} of the kernels' time are gradients of grouped convolutions on vector units, as in PyTorch "
+        "1.12, the last version measured; newer ones may take a fraction of it, and memory_format nchw avoids it"
     )
 
 

@@ -249,6 +249,11 @@ class Job:
         return self._older_than(1, 12)
 
     @property
+    def measured_groups(self) -> bool:
+        """Whether steps with grouped convolutions in nhwc were measured under this PyTorch, which is 1.12 at most."""
+        return self._older_than(1, 13)
+
+    @property
     def keeps_softmax_inputs(self) -> bool:
         """Whether PyTorch is older than 1.11, whose softmax keeps its input for the backward pass beside its output."""
         return self._older_than(1, 11)
