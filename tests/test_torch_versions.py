@@ -126,4 +126,7 @@ def test_gradients_that_no_current_torch_was_measured_in_are_told() -> None:
     assert "gradients of grouped convolutions on vector units, as in PyTorch 1.12" in note
     assert told(torch="2.4") == [note]
     assert told(torch="1.12") == told(torch="1.9") == told(memory_format="nchw") == told(precision="fp32") == []
+    now, then = predict(job).step, predict(job.replace(torch="1.12")).step
+    assert now.p50 == then.p50
+    assert now.p90 / now.p10 > 1.2 * then.p90 / then.p10, "what was not measured widens the interval"
     assert predict(job).step.p50 > 1.1 * predict(job.replace(memory_format="nchw")).step.p50

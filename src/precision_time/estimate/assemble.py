@@ -46,6 +46,7 @@ from precision_time.timing.program_times import TimedProgram
 from precision_time.timing.scaled import UNCHANGED, Factors, scaled
 from precision_time.timing.signature_times import TimedSignatures
 from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
+from precision_time.timing.work import CONV_DIRECT
 
 IDLE_POWER_SHARE = 0.35
 """Power of a GPU that waits, as a share of its limit: assumed, between idle (about 0.15) and a busy memory system."""
@@ -126,6 +127,7 @@ def assemble(
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
     terms = spread_terms(timed, simulated.timeline, cluster.gpu.arch)
+    terms = replace(terms, grouped_share=grouped_share(job, timed))
     spread = correction.narrowed(_spread(terms, job, cluster, step))
     if learned is None:
         train = Interval.around(train_s, spread, floor_s)
@@ -247,6 +249,17 @@ def spread_terms(
         exposed_spread=MEASURED_EXPOSED_SPREAD if timed.communication_source == "measured" else EXPOSED_SPREAD,
         host_busy=min(timeline.host_s / (timeline.step_s - elsewhere_s), 1.0),
     )
+
+
+def grouped_share(job: Job, timed: TimedSignatures) -> float:
+    """Share of the kernels' time that are backward passes of grouped convolutions on vector units, where the job's
+    PyTorch is newer than any that such a step was measured in."""
+    if job.memory_format != "nhwc" or job.measured_groups:
+        return 0.0
+    works, seconds = timed.works, timed.work_s * timed.calls_per_kind[timed.works.owner]
+    backward = [family == CONV_DIRECT and not variant.startswith("fwd") for family, variant, *_ in works.table.classes]
+    of_these = np.array(backward, dtype=np.bool_)[works.table.class_of]
+    return float(seconds @ of_these) / max(float(seconds.sum()), 1e-30)
 
 
 def step_terms(timeline: Timeline) -> dict[str, float]:

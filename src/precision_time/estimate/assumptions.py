@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
-from precision_time.timing.program_times import TimedProgram
-from precision_time.timing.work import CONV_DIRECT
 
 
 def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
@@ -36,14 +32,8 @@ _LEAST_TOLD = 0.05
 """Least share of the kernels' time of which it is told that newer libraries may run them otherwise."""
 
 
-def grouped_convolutions(job: Job, timed: TimedProgram) -> str:
-    """Whether the step rests on backward passes of grouped convolutions that newer PyTorch was never measured in."""
-    if job.memory_format != "nhwc" or job.measured_groups:
-        return ""
-    works, seconds = timed.works, timed.work_s * timed.calls_per_kind[timed.works.owner]
-    backward = [family == CONV_DIRECT and not variant.startswith("fwd") for family, variant, *_ in works.table.classes]
-    of_these = np.array(backward, dtype=np.bool_)[works.table.class_of]
-    share = float(seconds @ of_these) / max(float(seconds.sum()), 1e-30)
+def grouped_convolutions(share: float) -> str:
+    """`assemble.grouped_share` in a sentence."""
     if share < _LEAST_TOLD:
         return ""
     return (

@@ -32,6 +32,9 @@ MEASURED_EXPOSED_SPREAD = 0.15
 NEW_FRAMEWORK_HOST_SPREAD = 0.5
 """What is added to the spread of log(launch costs) in a framework of which no fitted step tells them: the prior of the
 one framework that was fitted apart (`fit.layouts`), which came out 0.55 above the middle of it."""
+GROUPED_SPREAD = 0.7
+"""Spread of log(gradients of grouped convolutions) under versions of PyTorch that no such step was measured in: chosen,
+since forward passes became up to three times as fast from 1.13 to 2.4."""
 CALIBRATED_SPREAD = 0.10
 """Base spread of whole steps on a calibrated device, besides its kernels and its noise: chosen, not fitted."""
 
@@ -51,6 +54,8 @@ class SpreadTerms:
     exposed_spread: float = EXPOSED_SPREAD
     host_busy: float = 0.0
     """Share of the step in which the host launches, beside the device or not; up to 1 where launches take all of it."""
+    grouped_share: float = 0.0
+    """Share of the kernels' time of gradients of grouped convolutions as no newer PyTorch was measured in."""
 
     @property
     def host(self) -> float:
@@ -85,6 +90,7 @@ def _widening(terms: SpreadTerms, *kernels: float) -> float:
         terms.host,
         terms.exposed_share * terms.exposed_spread,
         min(terms.unsupported_share, 1.0),
+        terms.grouped_share * GROUPED_SPREAD,
     )
     return math.sqrt(sum(p * p for p in parts))
 
