@@ -12,7 +12,7 @@ from precision_time.anchors.sources import Measured
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import InternalError, JobError
 from precision_time.estimate.assemble import SimulatedStep, Supplements, assemble, grouped_share, process_bytes
-from precision_time.estimate.assumptions import assumptions, grouped_convolutions
+from precision_time.estimate.assumptions import assumptions
 from precision_time.estimate.correction import Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.goodput import Goodput, Stepping, goodput
@@ -129,8 +129,8 @@ def _predict_one(
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
     # 9. The estimate, corrected by outcomes of the cluster where there are any: intervals, breakdown, memory, run.
     hosted = run.timed.offload.notes(job.offload, cluster.node.host_memory_bytes) if job.offload else ()
-    told = [note for note in (grouped_convolutions(grouped_share(job, run.timed)),) if note]
-    notes = (*assumptions(job, run.step, cluster.gpu), *told, *hosted, *filled, *unused)
+    told = assumptions(job, run.step, cluster.gpu, grouped_share(job, run.timed))
+    notes = (*told, *hosted, *filled, *unused)
     events = partial(_trace, run.step.graph.modules, job)
     return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events, learned))
 

@@ -8,8 +8,8 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 
 
-def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
-    """Notes on defaults and on what is not modelled, one sentence each."""
+def assumptions(job: Job, step: TrainingStep, gpu: Gpu, grouped_share: float) -> tuple[str, ...]:
+    """Notes on defaults and on what is not modelled, one sentence each; `grouped_share` is that of `assemble`."""
     return tuple(
         note
         for note in (
@@ -22,6 +22,7 @@ def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
             _matrices(job, step),
             _execution(job),
             *_precision(step, gpu),
+            _grouped_convolutions(grouped_share),
             _around(job, gpu),
         )
         if note
@@ -32,8 +33,7 @@ _LEAST_TOLD = 0.05
 """Least share of the kernels' time of which it is told that newer libraries may run them otherwise."""
 
 
-def grouped_convolutions(share: float) -> str:
-    """`assemble.grouped_share` in a sentence."""
+def _grouped_convolutions(share: float) -> str:
     if share < _LEAST_TOLD:
         return ""
     return (
