@@ -166,7 +166,7 @@ def _of_kernels(kernels: Steps, members: Any, seconds: Any, full_s: Any) -> Iter
     """Image networks of timm and torchvision, whose steps are predicted as the sum of their kernels and the rest."""
     named = np.array([row.model.partition(":")[0] in ("timm", "torchvision") for row in kernels.rows])
     widenings = kernels.widening(_openness())
-    chosen = np.flatnonzero(members & named & ~kernels.forward & kernels.usable).tolist()
+    chosen = np.flatnonzero(members & named & ~kernels.partial & kernels.usable).tolist()
     for i in chosen:
         row = kernels.rows[i]
         kind = kind_of(TIMM if is_timm(row) else row.family, row.precision, Layout())

@@ -189,7 +189,7 @@ def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> Work
     return WorkOptions(
         tf32=chosen.tf32,
         channels_last=job.memory_format == "nhwc",
-        slow_groups=job.slow_groups,
+        grouped_kernels=job.grouped_kernels,
         tf32_convolutions=chosen.tf32_convolutions and gpu.has("tf32"),
         separate_experts=job.framework in _TRANSFORMER_ENGINE,
     )

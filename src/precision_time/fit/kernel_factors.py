@@ -24,7 +24,18 @@ from scipy.optimize import minimize
 from precision_time.estimate.spread import SpreadTerms, widening
 from precision_time.fit.kernel_design import by_device, classes_of, design_of, parts_of
 from precision_time.fit.provenance import provenance, sha256
-from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, is_forward, read
+from precision_time.fit.traced import (
+    ALL,
+    ROWS,
+    STEP_PARTS,
+    WORKS,
+    Traced,
+    is_forward,
+    is_step,
+    part_of,
+    read,
+    table_path,
+)
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.gpu import Gpu
 from precision_time.measurements.digest import digests_of
@@ -91,7 +102,7 @@ class Steps:
         self.design = design_of(traced, self.classes, self.class_of)
         self.convolves = np.array([of.family in CONVOLUTIONS for of in self.classes])[self.class_of]
         self.measured = np.array([row.measured_s for row in self.rows])
-        self.forward = np.array([is_forward(row) for row in self.rows])
+        self.partial = np.array([not is_step(row) for row in self.rows])
         self.keys = [self._key(row, case) for row, case in zip(self.rows, traced.case.tolist(), strict=True)]
         self.devices = list(by_device(traced, gpus))
         self.replaced = np.full(len(self.calls), np.nan)
@@ -99,7 +110,7 @@ class Steps:
 
     def _key(self, row: Row, case: int) -> str:
         """Rows with the same one share an effect."""
-        what = "forward" if is_forward(row) else "step"
+        what = "step" if is_step(row) else "forward" if is_forward(row) else part_of(row)
         memory_format = row.job.memory_format if row.job else ""
         source = "timm" if row.model.startswith("timm:") else row.framework
         return f"{what}|{row.family}|{self.arch[case]}|{row.precision}|{memory_format}|{source}"
@@ -112,6 +123,7 @@ class Steps:
         calls = np.bincount(self.traced.of_case, weights=self.traced.table.launches * self.traced.calls)
         per_call = self.measured / np.maximum(calls[self.traced.case], 1.0)
         least = np.array([LEAST_PER_CALL_S.get(_table_of(row), LEAST_PER_CALL_DEFAULT_S) for row in self.rows])
+        least[[row.source == STEP_PARTS for row in self.rows]] = 0.0
         return np.asarray(other & (per_call > least))
 
     def seconds(self, theta: Array) -> Array:
@@ -327,14 +339,14 @@ def cross_validate(
 
 def _summary(steps: Steps, runs: Mapping[str, Array]) -> Table:
     fields = ("n", "mape", "median_ape", "signed_mean", "p90_ape")
-    image = np.array([row.model.startswith("timm:") for row in steps.rows]) & ~steps.forward
+    image = np.array([row.model.startswith("timm:") for row in steps.rows]) & ~steps.partial
     last = np.array([row.job is not None and row.job.memory_format == "nhwc" for row in steps.rows])
     trusted = np.array([row.trust != "C" for row in steps.rows])
     kinds = {
         "image networks": image,
         "image networks, NHWC": image & last,
-        "other steps": ~image & ~steps.forward,
-        "forward passes": steps.forward,
+        "other steps": ~image & ~steps.partial,
+        "forward passes and parts": steps.partial,
     }
     rows = []
     for name, seconds in runs.items():
@@ -366,7 +378,7 @@ def run(tables: Path, judge_only: bool = False) -> None:
             **provenance("kernel_factors", tables / WORKS, int(steps.usable.sum())),
             "rows_sha256": sha256(tables / ROWS),
             "row_digests": digests_of(row.digest for row in steps.rows),
-            "tables": {name: sha256(tables / "published" / name) for name in ALL},
+            "tables": {name: sha256(table_path(tables, name)) for name in ALL},
             "shared_error": SHARED,
             "shared_error_of_timm": SHARED_TIMM,
             "shared_error_of_other_frameworks": SHARED_ELSEWHERE,

@@ -76,7 +76,7 @@ class JudgedSteps:
     def of(cls, kernels: Steps, openness: Openness, progress: Callable[[str], None] = lambda name: None) -> JudgedSteps:
         """`openness`: of the step factors."""
         trusted = np.array([row.trust in TRUSTED for row in kernels.rows])
-        kept = np.flatnonzero(trusted & ~kernels.forward & kernels.usable)
+        kept = np.flatnonzero(trusted & ~kernels.partial & kernels.usable)
         rows = tuple(kernels.rows[i] for i in kept.tolist())
         errors = {}
         for name, fold in {"model": _model, **NOVEL}.items():
@@ -108,7 +108,7 @@ def is_timm(row: Row) -> bool:
 
 def seen(kernels: Steps) -> dict[str, Any]:
     """What the fitted steps have (`JobFacts`); a forward pass tells little of a step."""
-    rows = [row for row, forward in zip(kernels.rows, kernels.forward.tolist(), strict=True) if not forward]
+    rows = [row for row, partial in zip(kernels.rows, kernels.partial.tolist(), strict=True) if not partial]
     values = {name: sorted({fold(row) for row in rows}) for name, fold in NOVEL.items()}
     return {**values, "gpus": max(row.gpus for row in rows)}
 

@@ -38,23 +38,27 @@ from precision_time.timing.kernel_factors import NO_FACTORS
 from precision_time.timing.kind_works import kind_works
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.signature_times import TimedSignatures, time_signatures
-from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, TILE_FAMILIES
+from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, MATMUL, TILE_FAMILIES
 from precision_time.timing.work_table import DETAILS, WorkTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLES = ("measurements.csv", "measurements_more.csv", "timm_train.csv", "torchvision_gpus.csv")
-"""Tables of `published/` with data-parallel steps."""
+OWN = "h100.csv"
+"""Table of `measured/` with this project's own steps; those that the host limited say nothing of kernels."""
+TABLES = ("measurements.csv", "measurements_more.csv", "timm_train.csv", "torchvision_gpus.csv", OWN)
+"""Tables of `published/` and `measured/` with data-parallel steps."""
 FORWARD = "timm_forward.csv"
 """Table of `published/` with forward passes of evaluations, which say something about kernels and nothing of steps."""
-ALL = (*TABLES, FORWARD)
+STEP_PARTS = "h100_parts.csv"
+"""Table of `measured/` with seconds of the kernels of some operators of a step, as torch's profiler saw them."""
+ALL = (*TABLES, FORWARD, STEP_PARTS)
 WORKS, ROWS = Path("traced") / "works.parquet", Path("traced") / "rows.parquet"
 _NUMBERS = (
-    *(f"shape{i}" for i in range(4)), "flops", "floor_flops", "bytes", "serial_bytes", "launches", "repeats",
-    *CONVOLUTION_FEATURES, *DETAILS, "covered", *(f"rival{i}" for i in range(4)), "rival_bytes",
+    *(f"shape{i}" for i in range(4)), "flops", "floor_flops", "bytes", "serial_bytes", "latency_s", "launches",
+    "repeats", *CONVOLUTION_FEATURES, *DETAILS, "covered", *(f"rival{i}" for i in range(4)), "rival_bytes",
 )  # fmt: skip
-_ADDED = ("flops", "floor_flops", "bytes", "serial_bytes", "launches")
+_ADDED = ("flops", "floor_flops", "bytes", "serial_bytes", "latency_s", "launches")
 """Columns that add up over works which differ in nothing that their time depends on besides."""
 
 
@@ -86,7 +90,7 @@ def _numbers(table: WorkTable) -> Array:
     rivals = np.full((5, len(table)), np.nan)
     rivals[:4, table.rivals], rivals[4, table.rivals] = table.rival_shape, table.rival_bytes
     parts = (
-        table.shape, [getattr(table, name) for name in _NUMBERS[4:10]], table.convolution, table.details,
+        table.shape, [getattr(table, name) for name in _NUMBERS[4:11]], table.convolution, table.details,
         [table.covered], rivals,
     )  # fmt: skip
     return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
@@ -165,10 +169,10 @@ def _traced_model(rows: Sequence[Row]) -> list[_Job]:
             print(f"\n{row.id}: {reason}", file=sys.stderr)
             continue
         forward = is_forward(row)
-        key = f"{forward} {row.job!r}"
+        key = f"{row.id if not (forward or is_step(row)) else forward} {row.job!r}"
         if key not in jobs:
             try:
-                jobs[key] = (_forward_pass if forward else _training_step)(row, constants)
+                jobs[key] = (_forward_pass if forward else _training_step if is_step(row) else _part)(row, constants)
             except PrecisionTimeError as error:
                 print(f"\n{row.id}: {error}", file=sys.stderr)
                 continue
@@ -198,6 +202,33 @@ def _forward_pass(row: Row, constants: StepConstants) -> _Job:
     calls = per_kind[timed.works.owner]
     host_s, device_s = float(timed.host_kind_s @ per_kind), float(timed.work_s @ calls)
     return _Job(_work_columns(timed, options, cluster.gpu, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
+
+
+def _part(row: Row, constants: StepConstants) -> _Job:
+    """The works of a step that are of one part."""
+    whole = _training_step(row, constants)
+    families, *passes = OF_PART[part_of(row)]
+    names = [name.split("|")[:2] for name in whole.columns["class"].tolist()]
+    own = whole.columns["replaces"] < 0  # wider arithmetic may serve whole steps alone
+    of_part = own & [f in families and (not passes or v.partition(".")[0] in passes) for f, v in names]
+    return replace(whole, columns={name: values[of_part] for name, values in whole.columns.items()}, other_s=0.0)
+
+
+OF_PART: Mapping[str, tuple[frozenset[str] | str, ...]] = {
+    "convolution": (CONVOLUTIONS, "fwd"),
+    "convolution_backward": (CONVOLUTIONS, "dgrad", "wgrad"),
+    "batch_norm": (frozenset({"batch_norm"}), "fwd"),
+    "batch_norm_backward": (frozenset({"batch_norm"}), "bwd"),
+    "layer_norm": (frozenset({"layer_norm"}), "fwd"),
+    "layer_norm_backward": (frozenset({"layer_norm"}), "bwd"),
+    "product": (frozenset({MATMUL}),),
+    "pooling": (frozenset({"pooling"}),),
+    "softmax": (frozenset({"softmax"}),),
+    "reduction": (frozenset({"reduction"}),),
+    "copy": (frozenset({"cast", "copy", "transpose"}),),
+    "pointwise": (frozenset({"pointwise"}),),
+}
+"""Name of a part of a step -> families of works, and their passes if not all."""
 
 
 _REPARAMETERISED = (
@@ -235,7 +266,17 @@ def is_forward(row: Row) -> bool:
     return row.id.startswith(_FORWARD_ID)
 
 
-_FORWARD_ID = "forward-"
+def is_step(row: Row) -> bool:
+    """Whether a row is a whole step, not a forward pass or a part."""
+    return not row.id.startswith((_FORWARD_ID, _PART_ID))
+
+
+def part_of(row: Row) -> str:
+    """The name of the part that a row of STEP_PARTS is."""
+    return row.id.rpartition(" ")[2]
+
+
+_FORWARD_ID, _PART_ID = "forward-", "part-"
 _TAKEN = {"1.13": "1.13", "2.4": "2.4", "2.91": "2.9"}
 """Versions of PyTorch in FORWARD whose rows are taken, as jobs have them. Times of 2.1 are near to those of 2.4."""
 
@@ -266,9 +307,29 @@ def forward_rows(path: Path) -> list[Row]:
     return rows
 
 
+def table_path(tables: Path, name: str) -> Path:
+    """Where a table of ALL is."""
+    return tables / ("measured" if name in (OWN, STEP_PARTS) else "published") / name
+
+
+def part_rows(path: Path) -> list[Row]:
+    """The rows of the table STEP_PARTS; their `measured_s` is that of the part's kernels."""
+    rows = []
+    with path.open(newline="") as file:
+        for number, line in enumerate(csv.DictReader(file), 2):
+            given = {name: line.get(name, "") for name in (*REQUIRED, *OPTIONAL)} | {
+                "id": f"{_PART_ID}{number} {line['part']}", "source": path.name, "trust": "A", "framework": "pytorch",
+            }  # fmt: skip
+            rows.append(row_of(number, given))
+    return rows
+
+
 def _rows_of(tables: Path, name: str) -> Sequence[Row]:
-    path = tables / "published" / name
-    return forward_rows(path) if name == FORWARD else read_table(path).rows
+    path = table_path(tables, name)
+    if name == OWN:
+        return [row for row in read_table(path).rows if row.trust != "C"]
+    of_parts = {FORWARD: forward_rows, STEP_PARTS: part_rows}
+    return of_parts[name](path) if name in of_parts else read_table(path).rows
 
 
 def family_of(model: str, other: str = "") -> str:
@@ -377,13 +438,13 @@ def _table(works: pd.DataFrame) -> WorkTable:
         classes=classes,
         class_of=class_of,
         shape=numbers[:4],
-        **dict(zip(_NUMBERS[4:10], numbers[4:10], strict=True)),
+        **dict(zip(_NUMBERS[4:11], numbers[4:11], strict=True)),
         tiled=np.flatnonzero(np.isin(families, list(TILE_FAMILIES))),
         attention=np.flatnonzero(families == ATTENTION),
         rivals=rivals,
         rival_shape=numbers[-5:-1, rivals],
         rival_bytes=numbers[-1, rivals],
-        convolution=numbers[10:14],
-        details=numbers[14:16],
-        covered=numbers[16] > 0,
+        convolution=numbers[11:15],
+        details=numbers[15:17],
+        covered=numbers[17] > 0,
     )

@@ -244,14 +244,14 @@ class Job:
         return parse_precision(self.precision)
 
     @property
-    def slow_groups(self) -> bool:
-        """Whether PyTorch is older than 1.12, whose grouped convolutions in nhwc take up to three times as long."""
-        return self._older_than(1, 12)
+    def grouped_kernels(self) -> int:
+        """The kernels that PyTorch has for grouped convolutions in nhwc: 0 before 1.12, 1 before 2.4, 2 since."""
+        return 0 if self._older_than(1, 12) else 1 if self._older_than(2, 4) else 2
 
     @property
     def measured_groups(self) -> bool:
-        """Whether steps with grouped convolutions in nhwc were measured under this PyTorch, which is 1.12 at most."""
-        return self._older_than(1, 13)
+        """Whether steps with grouped convolutions in nhwc were measured under PyTorch like this: to 1.12 and from 2.4."""
+        return self._older_than(1, 13) or not self._older_than(2, 4)
 
     @property
     def keeps_softmax_inputs(self) -> bool:

@@ -18,6 +18,7 @@ from precision_time.timing.work import (
     CONV_DEPTHWISE,
     CONV_DIRECT,
     CONV_GROUPED,
+    CONV_UNEVEN,
     CONVOLUTIONS,
     MATMUL,
     VECTOR_CONVOLUTIONS,
@@ -51,8 +52,11 @@ KERNEL = "kernel"
 _PRODUCT = ("batch", "m", "n", "k", "narrow", "compute", KERNEL, "unaligned")
 KINDS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "conv": (frozenset(CONVOLUTIONS), (*_PRODUCT[:-1], "taps", "positions", "strided")),
-    "dense": (frozenset(CONVOLUTIONS - {CONV_GROUPED, *VECTOR_CONVOLUTIONS}), ("unaligned",)),
-    "grouped": (frozenset({CONV_GROUPED, CONV_DIRECT}), ("groups", "channels", "nchw", "nhwc", "unaligned")),
+    "dense": (frozenset(CONVOLUTIONS - {CONV_GROUPED, CONV_UNEVEN, *VECTOR_CONVOLUTIONS}), ("unaligned",)),
+    "grouped": (
+        frozenset({CONV_GROUPED, CONV_DIRECT, CONV_UNEVEN}),
+        ("groups", "channels", "nchw", "nhwc", "unaligned"),
+    ),
     "depthwise": (frozenset({CONV_DEPTHWISE}), ("taps", "positions", "nchw", "nhwc", "unaligned")),
     "matmul": (frozenset({MATMUL}), _PRODUCT),
 }

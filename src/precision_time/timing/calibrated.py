@@ -25,6 +25,7 @@ from precision_time.timing.work import (
     CONV,
     CONV_DILATED,
     CONV_GROUPED,
+    CONV_UNEVEN,
     CONVOLUTION_FEATURES,
     MATMUL,
     RNN,
@@ -51,7 +52,8 @@ SURFACES = TILE_FAMILIES | VECTOR_CONVOLUTIONS | {ATTENTION}
 """Families limited by arithmetic, as a rule."""
 # Families whose utilisation is used where a family was not measured.
 _RELATED = {
-    CONV_DILATED: (CONV, MATMUL), CONV_GROUPED: (CONV, MATMUL), CONV: (MATMUL,), RNN: (MATMUL,), ATTENTION: (MATMUL,),
+    CONV_DILATED: (CONV, MATMUL), CONV_GROUPED: (CONV, MATMUL), CONV_UNEVEN: (CONV, MATMUL), CONV: (MATMUL,),
+    RNN: (MATMUL,), ATTENTION: (MATMUL,),
 }  # fmt: skip
 # An operator is timed as a whole and represented by one work. These are timed pass by pass, without bias.
 _IN_PARTS = frozenset({"aten.convolution_backward", "pt.rnn", "pt.rnn_backward"})

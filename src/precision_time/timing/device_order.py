@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from precision_time.hardware.catalog import after_fit, stronger_gpus, weaker_gpus
 from precision_time.hardware.gpu import Gpu
 from precision_time.timing.kernels import KernelModel, KernelTimes
-from precision_time.timing.work import CONV_GROUPED, VECTOR_CONVOLUTIONS
+from precision_time.timing.work import CONV_GROUPED, CONV_UNEVEN, VECTOR_CONVOLUTIONS
 from precision_time.timing.work_table import WorkTable
 
 _HALF = ("fp16", "bf16")
-_OWN_KERNELS = VECTOR_CONVOLUTIONS | {CONV_GROUPED}
+_OWN_KERNELS = VECTOR_CONVOLUTIONS | {CONV_GROUPED, CONV_UNEVEN}
 TimesOf = Callable[[tuple[Gpu, ...]], Mapping[Gpu, KernelTimes]]
 """The times of works on several GPUs."""
 

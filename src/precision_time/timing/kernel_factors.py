@@ -24,7 +24,7 @@ from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.shipped import is_shipped, shipped_file
 from precision_time.timing.corrections import Knots
 from precision_time.timing.curves import Array
-from precision_time.timing.work import CONV_1D, CONV_DEPTHWISE, CONV_DIRECT, CONV_GROUPED, CONVOLUTIONS
+from precision_time.timing.work import CONV_1D, CONV_DEPTHWISE, CONV_DIRECT, CONV_GROUPED, CONV_UNEVEN, CONVOLUTIONS
 
 COMPUTE, MEMORY, HELPING = "compute", "memory", "helpers"
 PARTS = (COMPUTE, MEMORY, HELPING)
@@ -38,7 +38,7 @@ OF_SIZE_NHWC = 0.5
 filters and slow ones of all others (grouped ones on vector units are a family of their own)."""
 MEMORY_SHARE = 0.7
 """Of these, for the memory time of a convolution."""
-_PRODUCTS, _STREAMS = frozenset({"matmul", "rnn"}), frozenset({"pointwise", "cast", "copy"})
+_PRODUCTS, _STREAMS = frozenset({"matmul", "rnn"}), frozenset({"pointwise", "cast"})
 _WITHOUT = frozenset({"attention", "optimizer"})
 """Families without factors: tables measure attention, and steps tell an optimizer's kernels badly from its launches."""
 _OTHERS = {"product": 0.05, "stream": 0.1, "other": 0.3}
@@ -46,6 +46,8 @@ _OTHERS = {"product": 0.05, "stream": 0.1, "other": 0.3}
 OF_TRAFFIC = 0.15
 """The same of all kernels that memory limits, in half precision on an architecture: tables measure them in single
 precision alone, and threads that load half as many bytes at once use less of a large bandwidth."""
+OF_ALIGNMENT = 0.7
+"""The same of products in half precision whose rows are no multiples of 16 bytes: tables measure none."""
 OF_DEVICE = 0.06
 """The same of all kernels, and once more of products, on one device: clocks under load."""
 
@@ -171,6 +173,14 @@ def _other_terms(of: KernelClass) -> dict[str, float]:
         found[f"traffic|half|{of.arch}"] = OF_TRAFFIC
     if of.variant:
         found[f"{of.family}.{of.variant}"] = 0.5 * common
+    if of.variant.startswith("align"):
+        found[f"{of.family}.{of.variant}"] = OF_ALIGNMENT
+        found[f"{of.family}.{of.variant}|{of.arch}"] = OF_ALIGNMENT
+    if "." in of.variant:  # batch norm: direction, kernels and memory format
+        rest = of.variant.partition(".")[2]
+        found[f"{of.family}.{rest}|{of.dtype_class}"] = 0.5 * width
+        found[f"{of.family}.{of.variant}|{of.dtype_class}"] = 0.5 * width
+        found[f"{of.family}.{rest}|{of.dtype_class}|{of.arch}"] = 0.8 * width
     return found
 
 
@@ -178,18 +188,21 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
     """Label, axis and prior standard deviation of every curve of a class of convolutions."""
     if part == HELPING or of.family not in CONVOLUTIONS:
         return
-    kind = {CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped", CONV_DIRECT: "direct"}.get(of.family, "dense")
+    kind = _KINDS.get(of.family, "dense")
     size = OF_SIZE if kind == "dense" or of.layout == "nchw" else OF_SIZE_NHWC
     width = size * (MEMORY_SHARE if part == MEMORY else 1.0)
     label = f"{kind}|{of.layout}|{of.unit}"
     for axis in ("inputs", "outputs", "taps", "positions", "stride"):
         yield label, axis, width
         yield f"{label}|{of.direction}", axis, 0.7 * width
-    if kind in ("grouped", "direct"):
+    if kind in ("grouped", "direct", "uneven"):
         yield label, "groups", width
-    if kind in ("dense", "grouped") and of.unit == "half":
+    if kind in ("dense", "grouped", "uneven") and of.unit == "half":
         yield label, "input_alignment", width
         yield label, "output_alignment", width
+
+
+_KINDS = {CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped", CONV_DIRECT: "direct", CONV_UNEVEN: "uneven"}
 
 
 class Columns(Protocol):

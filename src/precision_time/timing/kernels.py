@@ -217,7 +217,7 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
         )
     if known.streamed.any():
         share = np.where(known.streamed[at] & (works.shape[0] > 1.0), np.maximum(share, STREAMED_SHARE), share)
-    memory = works.bytes / (bandwidth * share)
+    memory = works.bytes / (bandwidth * share) + works.latency_s * known.waits
     rival, correction = np.full_like(compute, np.inf), np.ones_like(compute)
     if len(i := works.rivals):
         q = known.rivals[:, :, at[i]]
@@ -267,6 +267,7 @@ class _Classes:
     """What the classes of works of a table are timed with, a row for each device and a column for each class.
 
     units        FLOP/s of the units that the class runs on
+    waits        by device: 1 where thread blocks wait for their loads (GPUs), else 0
     headroom     by device: highest clock over that of its peaks
     least_passes by class: share of its bytes that a kernel which keeps its data on chip moves
     values       parameters; `rivals`: those of Winograd, for the classes that may have works with such an alternative
@@ -279,6 +280,7 @@ class _Classes:
     """
 
     bandwidth: Array
+    waits: Array
     sms: Array
     cached: Array
     peaks: Array
@@ -344,11 +346,14 @@ def _classes_on(
 
     return _Classes(
         bandwidth=np.array([[float(gpu.memory_bytes_per_s)] for gpu in gpus]),
+        waits=np.array([[0.0 if gpu.arch == "cpu" else 1.0] for gpu in gpus]),
         sms=np.array([[float(gpu.sm_count or DEFAULT_SM_COUNT)] for gpu in gpus]),
         cached=np.array([[2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES)] for gpu in gpus]),
         peaks=units,
         headroom=headroom,
-        least_passes=np.array([LEAST_PASSES.get((family, variant), 1.0) for family, variant, *_ in classes]),
+        least_passes=np.array(
+            [LEAST_PASSES.get((family, variant.partition(".")[0]), 1.0) for family, variant, *_ in classes]
+        ),
         units=np.where(direct, np.minimum(units, vector) * values[0], units),
         values=values,
         rivals=of_rivals,

@@ -8,13 +8,16 @@ touches). To add an operator, write one small function and register it, here or 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, TensorSpec
 from precision_time.timing import scans as _scans  # noqa: F401  (enters its rules)
 from precision_time.timing import traffic as _traffic_rules  # noqa: F401  (enters the rules of traffic)
 from precision_time.timing.registry import REGISTRY, WorkOptions, float_dtype, nbytes, product_math, register
 from precision_time.timing.work import (
+    CONV_DIRECT,
+    CONV_GROUPED,
+    CONV_UNEVEN,
     Attention,
     Convolution,
     Recurrent,
@@ -78,8 +81,24 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     out = _width(kind.outputs[0])
     if kind.name == "pt.scaled_mm":  # rows of samples are padded to the units' grid
         m, k = (-(-side // _FP8_GRID) * _FP8_GRID for side in (m, k))
-    work = matmul_work((batch, m, n, k), product_math(a.dtype, options), _width(a), out, extra_bytes=extra)
-    return [replace(work, variant=str(kind.attr("layout", kind.attr("scaling", ""))))]
+    math = product_math(a.dtype, options)
+    work = matmul_work((batch, m, n, k), math, _width(a), out, extra_bytes=extra)
+    variant = kind.attr("layout", kind.attr("scaling", ""))
+    return [replace(work, variant=str(variant or alignment(n, k, math)))]
+
+
+def alignment(n: int, k: int, math: str) -> str:
+    """The variant of a product in half precision whose rows are no multiples of 16 bytes, else an empty text.
+
+    Kernels of tensor cores load and store 16 bytes at once; others serve rows of 8 and 4 bytes, and of one number. On
+    an H100 the three products of a head of 50,257 words ran at 85 to 147 TFLOP/s, all others of GPT-2 at 400 to 740
+    (`data/measured/h100`). Rows of results have n numbers, those of the operands n or k, but for gradients of weights,
+    whose rows have m: graphs do not tell them apart.
+    """
+    if math not in ("fp16", "bf16"):
+        return ""
+    whole = gcd(n, k, 8)
+    return "" if whole == 8 else f"align{whole}"
 
 
 @register("pt.grouped_mm", "pt.scaled_grouped_mm")
@@ -188,29 +207,37 @@ def _convolution(
             _width(weight),
             direction=direction,
             layout=layout,
-            direct=_runs_on_vector_units(conv, math, direction, options),
+            grouped=_grouped_family(conv, math, direction, options),
         )
         for direction in passes
     ]
 
 
-def _runs_on_vector_units(conv: Convolution, math: str, direction: str, options: WorkOptions) -> bool:
-    """Whether no kernel of the tensor cores takes a grouped convolution in NHWC in half precision.
+def _grouped_family(conv: Convolution, math: str, direction: str, options: WorkOptions) -> str:
+    """Which kernels a grouped convolution runs on: their family.
 
-    Read off steps and forward passes of 70 networks on an RTX 3090 under PyTorch 1.10 to 2.4, and sharp there: 1 to 5
-    TFLOP/s on one side, 10 to 100 on the other. From 1.12 on forward passes of 4 or a multiple of 8 channels a group
-    are taken; backward ones where both sides of a group have equally many, at most 48, and all groups together 192 or
-    more. Before 1.12 all passes of 4, 8 and 16 channels where there are 256 or more. Filters of one tap are products.
+    In NHWC in half precision there are three. What no kernel of the tensor cores takes was read off steps and forward
+    passes of 70 networks on an RTX 3090 under PyTorch 1.10 to 1.13, and is sharp there: 1 to 5 TFLOP/s on one side, 10
+    to 100 on the other. From 1.12 on forward passes of 4 or a multiple of 8 channels a group are taken; backward ones
+    where both sides of a group have equally many, at most 48, and all groups together 192 or more. Before 1.12 all
+    passes of 4, 8 and 16 channels where there are 256 or more. Filters of one tap are products.
+
+    From 2.4 on (cuDNN 9) all run on tensor cores. On an H100 under 2.11 (`data/measured/h100`) groups of 4, 8, 16 and
+    64 channels do 10 to 390 TFLOP/s, those of 12, 20, 24, 40, 48 and 112 a fifth to a half of their neighbours.
     """
     if conv.groups == 1 or not options.channels_last or math not in ("fp16", "bf16"):
-        return False
+        return CONV_GROUPED
     inputs, outputs = conv.c_in // conv.groups, conv.c_out // conv.groups
     product, whole = prod(conv.kernel) == 1, all(side == 4 or side % 8 == 0 for side in (inputs, outputs))
-    if options.slow_groups:
-        return not (product or (inputs == outputs in (4, 8, 16) and conv.c_in >= 256))
-    if direction == "fwd":
-        return not whole
-    return not (product or (whole and inputs == outputs <= 48 and conv.c_in >= 192))
+    if options.grouped_kernels >= 2:
+        return CONV_GROUPED if product or all(side & (side - 1) == 0 for side in (inputs, outputs)) else CONV_UNEVEN
+    if options.grouped_kernels == 0:
+        taken = product or (inputs == outputs in (4, 8, 16) and conv.c_in >= 256)
+    elif direction == "fwd":
+        taken = whole
+    else:
+        taken = product or (whole and inputs == outputs <= 48 and conv.c_in >= 192)
+    return CONV_GROUPED if taken else CONV_DIRECT
 
 
 @register("aten.convolution", "aten._convolution", "aten.cudnn_convolution")

@@ -28,6 +28,7 @@ from precision_time.timing.work import (
     CONV_1D,
     CONV_DILATED,
     CONV_GROUPED,
+    CONV_UNEVEN,
     HELPERS,
     MATMUL,
     RNN,
@@ -59,6 +60,7 @@ _NEAREST_CLASS = {
 _CURVES = {
     MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_1D: ("conv", "matmul"), CONV_DILATED: ("conv", "matmul"),
     CONV_GROUPED: ("matmul",),
+    CONV_UNEVEN: ("matmul",),
     RNN: ("matmul",), WINOGRAD: ("winograd", "matmul"), ATTENTION: ("attention",), "softmax": ("softmax", "pointwise"),
     "layer_norm": ("layer_norm", "pointwise"), "pointwise": ("pointwise",),
 }  # fmt: skip

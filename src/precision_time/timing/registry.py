@@ -21,7 +21,7 @@ class WorkOptions:
 
     tf32: bool = False
     channels_last: bool = False
-    slow_groups: bool = False
+    grouped_kernels: int = 2
     tf32_convolutions: bool = False
     separate_experts: bool = False
 

@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "conv_dilated": ("conv_dilated",),
     "helpers": (HELPERS,),
     "depthwise": ("conv_depthwise",),
-    "grouped": ("conv_grouped", "conv_direct"),
+    "grouped": ("conv_grouped", "conv_direct", "conv_uneven"),
     "matmul": ("matmul", "rnn"),
     "norm": _NORMS,
     "indexed": _INDEXED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.timing.recording import log2
@@ -241,24 +242,46 @@ def _nll_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("cross_entropy", 12.0, out.nbytes, launches=2, dtype=out.dtype)]
 
 
-def _norm(family: str, read_passes: float, write_passes: float, launches: int = 1) -> Rule:
-    def rule(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+_BLOCK_ELEMENTS_PER_S = 4.5e9
+"""What one thread block reads and writes in a second. cuDNN's batch norms in NCHW on an H100 (`data/measured`) do 67 to
+710 billion at 16 to 256 channels, each of which is a block."""
+_ENOUGH_BLOCKS = 512
+"""Channels from which on these norms run at the rate of memory."""
+_ROW_S = 1.45e-9
+"""Seconds for each row of a layer norm, which is a block, beside those of its traffic: read off widths of 64 to 1,536
+on an H100 (`data/measured`), all within a quarter."""
+
+
+def _norm(family: str, read_passes: float, write_passes: float, launches: int = 1, images: bool = False) -> Rule:
+    """`images`: its kernels differ by memory format."""
+
+    def rule(kind: OpSignature, options: WorkOptions) -> list[Work]:
         x = max(kind.inputs, key=lambda s: s.numel)
         if kind.attr("training") is False:  # the statistics are known: a scale and a shift
             return [memory_work("pointwise", x.nbytes, x.nbytes, dtype=x.dtype, flops=4.0 * x.numel)]
-        channels = min((s.numel for s in kind.inputs if s.numel > 1), default=1)
-        return [
-            memory_work(
-                family,
-                read_passes * x.nbytes,
-                write_passes * x.nbytes,
-                launches,
-                dtype=x.dtype,
-                flops=8.0 * x.numel,
-                variant=_direction(kind),
-                shape=(x.numel / max(channels, 1), channels),
-            )
-        ]
+        least = min((s.numel for s in kind.inputs if s.numel > 1), default=1)
+        channels = max(x.shape[1] if images and len(x.shape) > 1 else least, 1)
+        variant, latency_s = _direction(kind), 0.0
+        if images:
+            # In NCHW a block has a channel; in bfloat16 PyTorch takes its own kernels, else those of cuDNN.
+            kernels, order = "native" if x.dtype == "bfloat16" else "cudnn", "nhwc" if options.channels_last else "nchw"
+            variant = f"{variant}.{kernels}.{order}"
+            if not options.channels_last:
+                waiting = max(1.0 / channels - 1.0 / _ENOUGH_BLOCKS, 0.0)
+                latency_s = (read_passes + write_passes) * x.numel * waiting / _BLOCK_ELEMENTS_PER_S
+        elif family == "layer_norm" and not variant.startswith("bwd"):
+            latency_s = _ROW_S * x.numel / channels
+        work = memory_work(
+            family,
+            read_passes * x.nbytes,
+            write_passes * x.nbytes,
+            launches,
+            dtype=x.dtype,
+            flops=8.0 * x.numel,
+            variant=variant,
+            shape=(x.numel / channels, channels),
+        )
+        return [replace(work, latency_s=latency_s)]
 
     return rule
 
@@ -272,9 +295,9 @@ register(
     "aten._native_batch_norm_legit_functional",
     "aten._batch_norm_with_update",
     "aten._native_batch_norm_legit_no_training",
-)(_norm("batch_norm", 2.0, 1.0, 2))
+)(_norm("batch_norm", 2.0, 1.0, 2, images=True))
 register("aten.native_batch_norm_backward", "aten.cudnn_batch_norm_backward", "aten.batch_norm_backward")(
-    _norm("batch_norm", 4.0, 1.0, 2)
+    _norm("batch_norm", 4.0, 1.0, 2, images=True)
 )
 register("aten.native_layer_norm", "aten._fused_rms_norm")(_norm("layer_norm", 1.0, 1.0))
 register("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward")(_norm("layer_norm", 4.0, 1.0, 2))

@@ -18,11 +18,12 @@ MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "
 CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the taps are spread out
 CONV_1D = "conv_1d"  # images one row high, dilated or not: cuDNN runs the kernels it has for two dimensions
 CONV_DIRECT = "conv_direct"  # grouped, on vector units: what no kernel of the tensor cores takes
+CONV_UNEVEN = "conv_uneven"  # grouped, each group alone in whole tiles: widths for which there is no kernel of its own
 HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 VECTOR_CONVOLUTIONS = frozenset({CONV_DEPTHWISE, CONV_DIRECT})
 """Those that run on vector units, whatever the dtype of their operands."""
-CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, *VECTOR_CONVOLUTIONS})
+CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_UNEVEN, *VECTOR_CONVOLUTIONS})
 TILED_CONVOLUTIONS = CONVOLUTIONS - VECTOR_CONVOLUTIONS
 TILE_FAMILIES = TILED_CONVOLUTIONS | {MATMUL, RNN}
 RIVALLED = frozenset({"fp32"})
@@ -55,7 +56,8 @@ class Work:
     else. `variant` refines the family (a pass, a layout: "fwd.nhwc"). `shape` is (batch, m, n, k) of the
     matrix product behind it, for attention (batch x heads, queries, keys, head size). `alternative` is the
     shape of a cheaper algorithm (Winograd) that the library may choose. `serial_bytes` is traffic of helper
-    kernels that the algorithm could avoid, so it costs time but does not raise the floor. `repeats` runs
+    kernels that the algorithm could avoid, so it costs time but does not raise the floor. `latency_s` is
+    time that thread blocks of a GPU wait for their own loads, whatever its bandwidth. `repeats` runs
     the shape that many times in sequence.
     """
 
@@ -72,6 +74,7 @@ class Work:
     alternative: tuple[float, float, float, float] | None = None
     alternative_bytes: float = 0.0
     serial_bytes: float = 0.0
+    latency_s: float = 0.0
     repeats: int = 1
     features: tuple[Feature, ...] = ()
 
@@ -165,9 +168,9 @@ def conv_work(
     layout: str = "nchw",
     out_bytes: float | None = None,
     extra_bytes: float = 0.0,
-    direct: bool = False,
+    grouped: str = CONV_GROUPED,
 ) -> Work:
-    """One pass ("fwd", "dgrad", "wgrad") of a convolution; `direct`: of groups, on vector units.
+    """One pass ("fwd", "dgrad", "wgrad") of a convolution; `grouped`: the family if it has groups.
 
     Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more).
     """
@@ -191,7 +194,7 @@ def conv_work(
     }[direction]
     depthwise = groups > 1 and per_in == 1
     dense = CONV_1D if len(kernel) == 1 else CONV_DILATED if dilated else CONV
-    family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_DIRECT if direct else CONV_GROUPED
+    family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else grouped
     gain = cheapest_convolution_gain(kernel, conv.stride, groups)
     alternative, transforms = _alternative(conv, direction, gain) if math in RIVALLED else (None, 0.0)
     transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise

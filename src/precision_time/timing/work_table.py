@@ -28,6 +28,7 @@ class WorkTable:
     floor_flops: Array
     bytes: Array
     serial_bytes: Array
+    latency_s: Array
     launches: Array
     repeats: Array
     tiled: NDArray[np.intp]
@@ -120,8 +121,8 @@ class WorkTable:
 
 
 _OF_WORKS = (
-    "shape", "flops", "floor_flops", "bytes", "serial_bytes", "launches", "repeats", "convolution", "details",
-    "covered",
+    "shape", "flops", "floor_flops", "bytes", "serial_bytes", "latency_s", "launches", "repeats", "convolution",
+    "details", "covered",
 )  # fmt: skip
 _COLUMNS = (*_OF_WORKS, "rival_shape", "rival_bytes")
 
@@ -196,6 +197,6 @@ class TableDraft:
         )
 
 
-_NUMBERS = ("flops", "floor_flops", "bytes", "serial_bytes", "launches", "repeats")
+_NUMBERS = ("flops", "floor_flops", "bytes", "serial_bytes", "latency_s", "launches", "repeats")
 """Columns of a table that are numbers of a `Work`."""
 _ROWS = 4 + len(_NUMBERS) + len(CONVOLUTION_FEATURES) + len(DETAILS)
