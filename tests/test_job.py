@@ -153,9 +153,8 @@ def test_recomputation_has_the_names_that_others_give_it() -> None:
     assert Job("m", recompute="core_attn").recompute == "selective"
     assert Job("m", recompute="full", recompute_layers="4").recompute_layers == 4  # type: ignore[arg-type]
     assert Job("m", torch="1.12.1+cu113").torch == "1.12"
-    assert [Job("m", torch=version).slow_groups for version in (None, "1.9", "1.11.0", "1.12", "2.9")] == [
-        False, True, True, False, False,
-    ]  # fmt: skip
+    versions = (None, "1.9", "1.11.0", "1.12", "2.3", "2.4", "2.11")
+    assert [Job("m", torch=version).grouped_kernels for version in versions] == [2, 0, 0, 1, 1, 2, 2]
     assert "recompute full of 4 layers a stage" in Job("m", recompute="full", recompute_layers=4).signature()
 
 

@@ -51,7 +51,8 @@ TRUTH: dict[str, dict[str, float]] = {
     "conv.fwd.nhwc|half": _departing(0.9, 0.7), "conv.dgrad.nhwc|half": _departing(0.8, 0.6),
     "conv.wgrad.nhwc|half": _departing(0.7, 0.5), "conv.fwd.nchw|half": _departing(0.85, 0.65),
     "conv.dgrad.nchw|half": _departing(0.75, 0.55), "conv.wgrad.nchw|half": _departing(0.65, 0.45),
-    "batch_norm.fwd|half": {"memory": 0.71, "start": 2.5e-6}, "batch_norm.bwd|half": {"memory": 0.43, "start": 3.5e-6},
+    "batch_norm.fwd.native.nchw|half": {"memory": 0.2, "start": 2.5e-6},
+    "batch_norm.bwd.native.nchw|half": {"memory": 0.3, "start": 3.5e-6},
     "pointwise.fwd|half": {"memory": 0.9, "start": 2e-6}, "pointwise.bwd|half": {"memory": 0.88, "start": 2e-6},
     "cast.fwd|half": {"memory": 0.8, "start": 2e-6}, "optimizer|fp32": {"memory": 0.83, "start": 6e-6},
     "conv_depthwise.fwd.nhwc|half": {"e256x128": 0.2, "memory": 0.6, "start": 4e-6, "power": 4.0},
@@ -124,7 +125,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> MeasuredFolder:
     records: dict[str, Any] = {"c": {"probe_s": 1e-3, "at": "2026-11-21T03:04:05+00:00"}, "r": {"refused": "no"}}
     for model, batches in MODELS:
         for index, kind in enumerate(kinds_of(model, batches)):
-            for nhwc in (False, True) if "convolution" in kind.name else (False,):
+            for nhwc in (False, True) if "convolution" in kind.name or "batch_norm" in kind.name else (False,):
                 if record := point(kind, rng, nhwc):
                     records[f"{model} {index} {nhwc}"] = {"points": [record]}
     for model in ("resnet50", "bert-large"):
@@ -271,8 +272,8 @@ UNSEEN: dict[str, list[Work]] = {
         f"conv.{way}.{layout}|half": _convolutions(way, layout)
         for way in ("fwd", "dgrad", "wgrad") for layout in ("nchw", "nhwc")
     },
-    "batch_norm.bwd|half": [
-        memory_work("batch_norm", b, b / 4, 2, dtype="bfloat16", variant="bwd") for b in (3e5, 5e7, 6e8)
+    "batch_norm.bwd.native.nchw|half": [
+        memory_work("batch_norm", b, b / 4, 2, dtype="bfloat16", variant="bwd.native.nchw") for b in (3e5, 5e7, 6e8)
     ],
 }  # fmt: skip
 
@@ -301,7 +302,7 @@ def test_sets_state_their_provenance(folder: MeasuredFolder, measured_sets: dict
 def test_few_rows_are_pooled_with_their_pass_or_family_or_left(folder: MeasuredFolder) -> None:
     groups = {group.key: group for group in folder.groups}
     wgrad, dgrad = (groups["conv", f"{way}.nchw", "half"] for way in ("wgrad", "dgrad"))
-    norm = groups["batch_norm", "bwd", "half"]
+    norm = groups["batch_norm", "bwd.native.nchw", "half"]
 
     def fitted(*parts: tuple[MeasuredGroup, str, int]) -> dict[str, list[str]]:
         cut = []
@@ -315,8 +316,8 @@ def test_few_rows_are_pooled_with_their_pass_or_family_or_left(folder: MeasuredF
         "conv.wgrad.nchw|half": ["wgrad.nchw"], "conv.wgrad|half": ["wgrad.nchw", "wgrad.nhwc"],
     }  # fmt: skip
     assert fitted((wgrad, "wgrad.nchw", 4), (dgrad, "dgrad.nchw", 4)) == {"conv|half": ["dgrad.nchw", "wgrad.nchw"]}
-    assert fitted((norm, "bwd", FEWEST - 1)) == {}
-    assert fitted((norm, "bwd", FEWEST)) == {"batch_norm.bwd|half": ["bwd"]}
+    assert fitted((norm, "bwd.native.nchw", FEWEST - 1)) == {}
+    assert fitted((norm, "bwd.native.nchw", FEWEST)) == {"batch_norm.bwd.native.nchw|half": ["bwd.native.nchw"]}
 
 
 def test_a_pooled_set_serves_the_variants_it_was_measured_in() -> None:
@@ -337,12 +338,14 @@ def test_a_pooled_set_serves_the_variants_it_was_measured_in() -> None:
 
 
 def test_unmarked_outliers_hardly_matter(folder: MeasuredFolder) -> None:
-    key = ("batch_norm", "bwd", "half")
+    key = ("batch_norm", "bwd.native.nchw", "half")
     (group,) = [group for group in folder.groups if group.key == key]
     wild = [replace(m, seconds=m.seconds * (5 if i % 20 == 0 else 1)) for i, m in enumerate(group.members)]
     measured_sets, _ = fit_measured([replace(folder, groups=(replace(group, members=tuple(wild)),))], [], SETS)
-    for name, value in TRUTH["batch_norm.bwd|half"].items():
-        assert measured_sets["batch_norm.bwd|half"]["H200-SXM"]["values"][name] == pytest.approx(value, rel=0.15)
+    for name, value in TRUTH["batch_norm.bwd.native.nchw|half"].items():
+        assert measured_sets["batch_norm.bwd.native.nchw|half"]["H200-SXM"]["values"][name] == pytest.approx(
+            value, rel=0.15
+        )
 
 
 def test_rows_of_the_tables_give_the_shape_and_ours_the_level(tmp_path: Path) -> None:
@@ -494,7 +497,7 @@ def test_an_h100_benefits_and_an_a100_does_not_move(measured_sets: dict[str, Any
 def test_cards_of_another_kind_do_not_take_their_architectures_convolutions(measured_sets: dict[str, Any]) -> None:
     of_a100 = {key: {"A100-SXM4-80GB": s["H200-SXM"], "arch:ampere": s["H200-SXM"]} for key, s in measured_sets.items()}
     book, plain = (ParameterBook(scales={}, fitted={"sets": SETS, "own": o}) for o in (of_a100, {}))
-    conv, norm = (("conv", "fwd.nhwc", "half"), ("batch_norm", "fwd", "half"))
+    conv, norm = (("conv", "fwd.nhwc", "half"), ("batch_norm", "fwd.native.nhwc", "half"))
     for name in ("RTX-3090", "RTX-A6000"):
         assert np.array_equal(book.resolve(*conv, name, "ampere").values, plain.resolve(*conv, name, "ampere").values)
         assert book.resolve(*norm, name, "ampere").source == LEARNED
@@ -503,7 +506,7 @@ def test_cards_of_another_kind_do_not_take_their_architectures_convolutions(meas
 def test_a_factor_fitted_on_guesses_is_not_put_on_what_was_measured(measured_sets: dict[str, Any]) -> None:
     scales = {"conv.nhwc|*|half": 0.6, "batch_norm|hopper|half": 0.9}
     book = ParameterBook(fitted={"sets": SETS, "own": measured_sets}, scales=scales)
-    conv, norm = ("conv", "fwd.nhwc", "half"), ("batch_norm", "fwd", "half")
+    conv, norm = ("conv", "fwd.nhwc", "half"), ("batch_norm", "fwd.native.nhwc", "half")
     assert book.resolve(*conv, "H200-SXM", "hopper").scale == 1.0
     assert book.resolve(*conv, "A100-SXM4-80GB", "ampere").scale == 0.6
     assert book.resolve(*norm, "H200-SXM", "hopper").scale == 0.9, "a step on this architecture saw these kernels"

@@ -27,12 +27,12 @@ def convolution(inputs: int, outputs: int, groups: int, taps: int = 3, dtype: st
     ]
 
 
-def families(kinds: list[OpSignature], last: bool = True, old: bool = False) -> list[str]:
+def families(kinds: list[OpSignature], last: bool = True, kernels: int = 1) -> list[str]:
     """Of the works of both: forward, gradient of the input, of the weight."""
-    return [work.family for kind in kinds for work in works(kind, WorkOptions(False, last, old)) or []]
+    return [work.family for kind in kinds for work in works(kind, WorkOptions(False, last, kernels)) or []]
 
 
-T, V = "conv_grouped", "conv_direct"
+T, V, U = "conv_grouped", "conv_direct", "conv_uneven"
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,28 @@ def test_grouped_convolutions_that_tensor_cores_do_not_take(
     inputs: int, outputs: int, groups: int, now: list[str], before: list[str]
 ) -> None:
     assert families(convolution(inputs, outputs, groups)) == now
-    assert families(convolution(inputs, outputs, groups), old=True) == before
+    assert families(convolution(inputs, outputs, groups), kernels=0) == before
     assert families(convolution(inputs, outputs, groups), last=False) == [T, T, T]
     assert families(convolution(inputs, outputs, groups, dtype="float32")) == [T, T, T]
 
 
 def test_dense_depthwise_and_one_tap_convolutions_are_no_such_ones() -> None:
-    for old in (False, True):
-        assert families(convolution(64, 64, 1), old=old) == ["conv"] * 3
-        assert families(convolution(1, 1, 64), old=old) == ["conv_depthwise"] * 3
-        assert families(convolution(40, 160, 2, taps=1), old=old) == [T, T, T]
+    for kernels in (0, 1, 2):
+        assert families(convolution(64, 64, 1), kernels=kernels) == ["conv"] * 3
+        assert families(convolution(1, 1, 64), kernels=kernels) == ["conv_depthwise"] * 3
+        assert families(convolution(40, 160, 2, taps=1), kernels=kernels) == [T, T, T]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "groups", "family"),
+    [(4, 4, 32, T), (16, 16, 8, T), (64, 64, 32, T), (12, 12, 32, U), (24, 24, 14, U), (112, 112, 8, U), (6, 6, 32, U)],
+)
+def test_from_cudnn_9_on_widths_of_groups_that_are_no_powers_of_two_are_slower(
+    inputs: int, outputs: int, groups: int, family: str
+) -> None:
+    """As measured on an H100 (`data/measured/h100/operators.parquet`)."""
+    assert families(convolution(inputs, outputs, groups), kernels=2) == [family] * 3
+    assert families(convolution(inputs, outputs, groups), last=False, kernels=2) == [T, T, T]
 
 
 def test_vector_units_take_longer_and_the_same_operations() -> None:
@@ -71,8 +83,8 @@ def test_vector_units_take_longer_and_the_same_operations() -> None:
     ratio = []
     for name in ("rtx-3090", "h100-80gb-sxm"):
         gpu = default_catalog().gpu(name)
-        _, (fast, *_) = (works(kind, WorkOptions(False, True)) or [] for kind in convolution(48, 48, 32))
-        _, (slow, *_) = (works(kind, WorkOptions(False, True)) or [] for kind in convolution(56, 56, 32))
+        _, (fast, *_) = (works(kind, WorkOptions(False, True, 1)) or [] for kind in convolution(48, 48, 32))
+        _, (slow, *_) = (works(kind, WorkOptions(False, True, 1)) or [] for kind in convolution(56, 56, 32))
         assert (fast.family, slow.family) == (T, V)
         times = KernelModel(scales={}, factors=NO_FACTORS).seconds([fast, slow], gpu)
         rates = np.array([fast.flops, slow.flops]) / times.seconds
@@ -114,19 +126,32 @@ def test_before_2_11_torch_chose_flash_attention_2() -> None:
     assert seconds[0] == seconds[1] > seconds[2]
 
 
-def test_gradients_that_no_current_torch_was_measured_in_are_told() -> None:
+def test_gradients_that_were_measured_in_no_such_torch_are_told() -> None:
     """The first stages of this ResNeXt have 2 and 4 groups, whose gradients run on vector units."""
     pytest.importorskip("timm")
-    job = Job("timm:resnext26ts", gpu="rtx-3090", precision="amp-fp16", batch_size=64, memory_format="nhwc")
+    job = Job(
+        "timm:resnext26ts", gpu="rtx-3090", precision="amp-fp16", batch_size=64, memory_format="nhwc", torch="2.3"
+    )
 
     def told(**other: str | None) -> list[str]:
         return [note for note in predict(job.replace(**other)).assumptions if "grouped" in note]
 
     (note,) = told()
     assert "gradients of grouped convolutions on vector units, as in PyTorch 1.12" in note
-    assert told(torch="2.4") == [note]
+    assert told(torch="1.13") == [note]
     assert told(torch="1.12") == told(torch="1.9") == told(memory_format="nchw") == told(precision="fp32") == []
+    assert told(torch="2.4") == told(torch=None) == []
     now, then = predict(job).step, predict(job.replace(torch="1.12")).step
     assert now.p50 == then.p50
     assert now.p90 / now.p10 > 1.2 * then.p90 / then.p10, "what was not measured widens the interval"
     assert predict(job).step.p50 > 1.1 * predict(job.replace(memory_format="nchw")).step.p50
+
+
+@pytest.mark.parametrize(("version", "expected"), [("1.12", "torch1"), ("2.0", None), ("2.11", None), ("", "torch1")])
+def test_optimizers_loop_over_tensors_in_rows_of_old_versions_alone(version: str, expected: str | None) -> None:
+    """Rows without a version are of 2020 to 2022; from 2.0 on torch updates many tensors at once, as jobs assume."""
+    cells = dict.fromkeys((*REQUIRED, *OPTIONAL), "")
+    cells |= {"model": "gpt2", "gpu": "h100", "precision": "amp-bf16", "step_time_s": "1", "optimizer": "adamw"}
+    row = row_of(1, cells | {"framework": "pytorch", "torch": version})
+    assert row.job is not None
+    assert row.job.optimizer_impl == expected

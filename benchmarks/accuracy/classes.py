@@ -30,11 +30,17 @@ def judge(tables: Path, progress: Callable[[str], None]) -> JudgedSteps:
 
 
 _PARTS: Mapping[str, Callable[[Row], bool]] = {
-    "image networks of timm, NCHW": lambda row: is_timm(row) and not _last(row),
-    "image networks of timm, NHWC": lambda row: is_timm(row) and _last(row),
+    "image networks of timm, published, NCHW": lambda row: is_timm(row) and not _own(row) and not _last(row),
+    "image networks of timm, published, NHWC": lambda row: is_timm(row) and not _own(row) and _last(row),
     "networks of torchvision": lambda row: row.model.startswith("torchvision:"),
-    "other networks": lambda row: ":" not in row.model,
+    "other networks, published": lambda row: ":" not in row.model and not _own(row),
+    "this project's H100, NCHW": lambda row: _own(row) and not _last(row),
+    "this project's H100, NHWC": lambda row: _own(row) and _last(row),
 }
+
+
+def _own(row: Row) -> bool:
+    return row.source.startswith("this project")
 
 
 def _last(row: Row) -> bool:
@@ -90,13 +96,13 @@ def page(judged: JudgedSteps) -> str:
     return f"""# Steps with something new
 
 Written by `python -m benchmarks.accuracy classes`. Rows of trust A and B of all tables of data-parallel steps
-(`data/published/`: {len(judged.rows):,} rows that say something about kernels), each predicted by factors on kernels
+(`data/published/` and `data/measured/`: {len(judged.rows):,} rows that say something about kernels), each predicted by factors on kernels
 that were fitted without all rows which share its model, family, GPU, architecture, precision or framework. Anchors and
 factors of [accuracy.md](accuracy.md) are not applied.
 Steps in half, pure half, single and double precision and those of timm's image networks have spreads of their own, for
 which a model, family or GPU counts as the root of its rows. "In P10-P90": at the shipped spreads, which hold about 80%
-of each kind by construction. "From other folds": at spreads from rows of other folds alone. timm's networks all ran on
-one GPU in one precision and framework, so that other networks settle theirs there.
+of each kind by construction. "From other folds": at spreads from rows of other folds alone. Nearly all of timm's
+networks ran on one GPU in one precision and framework, so that other networks settle theirs there.
 
 {summary(judged).markdown()}
 

@@ -71,7 +71,8 @@ def predict(
         compute = table.flops / (np.minimum(peak, gpu.peaks.get("fp32", peak)) * p[0])
     else:
         compute = table.flops / peak
-    busy = combine(compute, table.bytes / (bandwidth * p[INDEX["memory"]]), p[INDEX["power"]])
+    memory = table.bytes / (bandwidth * p[INDEX["memory"]]) + table.latency_s
+    busy = combine(compute, memory, p[INDEX["power"]])
     busy = busy + table.serial_bytes * values.get(QUANTISING, 1.0) / (bandwidth * TRANSPOSE_SHARE)
     if rival is not None:
         q = vector(rival)[:, None]

@@ -250,7 +250,7 @@ class Job:
 
     @property
     def measured_groups(self) -> bool:
-        """Whether steps with grouped convolutions in nhwc were measured under PyTorch like this: to 1.12 and from 2.4."""
+        """Whether steps with grouped convolutions in nhwc were measured under such a PyTorch: to 1.12, from 2.4."""
         return self._older_than(1, 13) or not self._older_than(2, 4)
 
     @property

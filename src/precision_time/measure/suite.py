@@ -18,7 +18,7 @@ from precision_time.measure.point import Point
 from precision_time.measure.products import Limits, attention_benches, matmul_benches
 from precision_time.measure.replay import replay_benches
 from precision_time.measure.scaled import SCALINGS, cast_benches, fp8_rate, refused, scaled_benches
-from precision_time.measure.traffic import traffic_benches
+from precision_time.measure.traffic import nhwc_benches, traffic_benches
 from precision_time.measure.updates import CHAINS, chain_times, sweep_of, tensor_sizes
 from precision_time.timing.operators import WorkOptions
 
@@ -96,6 +96,8 @@ def family_tasks(
             traffic = traffic_benches(dtype, list(scale.traffic))
             required.append(mode_task(traffic.pop(len(scale.traffic) - 1), dtype, device))  # the largest addition
             lists += [attention_benches(dtype, scale.attentions, limits), traffic]
+            if device.type == "cuda":
+                lists.append(nhwc_benches(dtype, list(scale.traffic)))
         families += [[mode_task(bench, dtype, device) for bench in benches] for benches in lists]
     if fp8:
         families += _fp8_families(device, scale, journal)

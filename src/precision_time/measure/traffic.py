@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,14 +66,18 @@ def _statistics(device: torch.device, channels: int) -> tuple[torch.Tensor, ...]
     return one, zero, zero.clone(), one.clone()
 
 
-def _batch_norm(device: torch.device, dtype: torch.dtype, elements: int) -> Call:
-    x = _image(device, dtype, elements)
+def _batch_norm(
+    device: torch.device, dtype: torch.dtype, elements: int, order: torch.memory_format = torch.contiguous_format
+) -> Call:
+    x = _image(device, dtype, elements).to(memory_format=order)
     w, b, mean, var = _statistics(device, x.shape[1])
     return lambda: ATEN.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5)
 
 
-def _batch_norm_backward(device: torch.device, dtype: torch.dtype, elements: int) -> Call:
-    x = _image(device, dtype, elements)
+def _batch_norm_backward(
+    device: torch.device, dtype: torch.dtype, elements: int, order: torch.memory_format = torch.contiguous_format
+) -> Call:
+    x = _image(device, dtype, elements).to(memory_format=order)
     g = torch.randn_like(x)
     w, b, mean, var = _statistics(device, x.shape[1])
     _, saved_mean, saved_rstd = ATEN.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5)
@@ -285,6 +290,20 @@ def traffic_benches(dtype: torch.dtype, elements: list[int]) -> list[Bench]:
             for name, source, target in (("to low", torch.float32, dtype), ("to float32", dtype, torch.float32)):
                 benches.append(Bench("aten._to_copy", f"cast {name} {size}", _bound(_cast_from(source), target, size)))
     return benches
+
+
+def nhwc_benches(dtype: torch.dtype, elements: list[int]) -> list[Bench]:
+    """The operators whose kernels differ by memory format, in NHWC."""
+    return [
+        Bench(
+            name, f"{name} {size}", _bound(partial(build, order=torch.channels_last), dtype, size), channels_last=True
+        )
+        for name, build in (
+            ("aten.native_batch_norm", _batch_norm),
+            ("aten.native_batch_norm_backward", _batch_norm_backward),
+        )
+        for size in elements
+    ]
 
 
 def _bound(build: Build, dtype: torch.dtype, elements: int) -> Callable[[torch.device], Call]:
