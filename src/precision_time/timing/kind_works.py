@@ -57,13 +57,21 @@ def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
 
 
 def _in_float16(works: KindWorks) -> KindWorks:
-    """The works of the same operators in float16 in place of bfloat16: no rule tells the two apart."""
+    """The works of the same operators in float16 in place of bfloat16: rules tell batch norms alone apart."""
 
     def renamed(table: WorkTable) -> WorkTable:
-        classes = [(family, variant, _FLOAT16.get(math, math), kind) for family, variant, math, kind in table.classes]
+        classes = [
+            (family, _float16_variant(family, variant, kind), _FLOAT16.get(math, math), kind)
+            for family, variant, math, kind in table.classes
+        ]
         return replace(table, classes=tuple(classes))
 
     return replace(works, table=renamed(works.table), with_rivals=renamed(works.with_rivals))
+
+
+def _float16_variant(family: str, variant: str, kind: str) -> str:
+    """cuDNN's batch norms serve float16, and not bfloat16 (`traffic`)."""
+    return variant.replace(".native.", ".cudnn.") if family == "batch_norm" and kind == "half" else variant
 
 
 _FLOAT16 = {"bf16": "fp16"}
