@@ -130,3 +130,13 @@ def test_gradients_that_no_current_torch_was_measured_in_are_told() -> None:
     assert now.p50 == then.p50
     assert now.p90 / now.p10 > 1.2 * then.p90 / then.p10, "what was not measured widens the interval"
     assert predict(job).step.p50 > 1.1 * predict(job.replace(memory_format="nchw")).step.p50
+
+
+@pytest.mark.parametrize(("version", "expected"), [("1.12", "torch1"), ("2.0", None), ("2.11", None), ("", "torch1")])
+def test_optimizers_loop_over_tensors_in_rows_of_old_versions_alone(version: str, expected: str | None) -> None:
+    """Rows without a version are of 2020 to 2022; from 2.0 on torch updates many tensors at once, as jobs assume."""
+    cells = dict.fromkeys((*REQUIRED, *OPTIONAL), "")
+    cells |= {"model": "gpt2", "gpu": "h100", "precision": "amp-bf16", "step_time_s": "1", "optimizer": "adamw"}
+    row = row_of(1, cells | {"framework": "pytorch", "torch": version})
+    assert row.job is not None
+    assert row.job.optimizer_impl == expected

@@ -4,21 +4,25 @@ Measures, the most valuable first, into a folder that `precision-time fit --meas
 
 1. kernels of which published tables and open families say least (`gpu_kernels`);
 2. training steps of twelve models in every precision and memory format, and one block of Llama 3 in all precisions;
-3. operators and dtypes of traced steps beside those of torch's profiler (`gpu_captured`);
-4. recorded operators of the models of the zoo.
+3. training steps of image networks of all timm's families (gpu_networks.csv) and of other models of the zoo;
+4. every operator of some of these steps with its kernels' time, by torch's profiler (`gpu_profile`);
+5. operators and dtypes of traced steps beside those of torch's profiler (`gpu_captured`);
+6. recorded operators of the models of the zoo.
 
 The same command continues an interrupted run. It needs torch, numpy and PyYAML, and of this project the folders src and
-benchmarks alone (PYTHONPATH=src:.); models that need torchvision are not among the twelve. Without a GPU it runs on
-the CPU, and with --small a few tasks of each kind.
+benchmarks alone (PYTHONPATH=src:.); models that need torchvision or timm are refused where these are not installed, and
+none of the twelve does. Without a GPU it runs on the CPU, and with --small a few tasks of each kind.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ import torch
 
 from benchmarks.rigs.gpu_captured import captured_task
 from benchmarks.rigs.gpu_kernels import kernel_tasks
+from benchmarks.rigs.gpu_profile import profile_task
 from precision_time.capture.fp8 import cast_kind, product_kind
 from precision_time.capture.graph import TensorSpec
 from precision_time.errors import MeasureError, PrecisionTimeError
@@ -48,8 +53,8 @@ _DEAD = "CUDA error"
 COMMAND = "python -m benchmarks.rigs.gpu_day"
 MODELS = (
     ("resnet50", 128), ("bert-large", 16), ("efficientnet-b0", 128), ("gpt2", 8), ("resnext101-32x4d", 64),
-    ("unet3d", 2), ("t5-base", 8), ("ssd300-resnet50", 32), ("jasper-10x5dr", 16), ("nnunet-2d", 32),
-    ("transformer-xl-base", 16), ("waveglow", 10),
+    ("unet3d", 2), ("t5-base", 8), ("ssd300-resnet50", 32), ("vit-b-16", 64), ("nnunet-2d", 32),
+    ("mpt-125m", 8), ("waveglow", 10),
 )  # fmt: skip
 """Models with their batches; none needs another library than torch."""
 SMALL_MODELS: tuple[dict[str, Any], ...] = (
@@ -57,9 +62,15 @@ SMALL_MODELS: tuple[dict[str, Any], ...] = (
     {"model": "gpt", "model_config": {"layers": 1, "hidden": 64, "heads": 2, "vocab": 64}, "input": {"seq_len": 16},
      "batch_size": 2},
 )  # fmt: skip
+OTHERS = Path(__file__).with_name("gpu_models.csv")
+"""Other models of the zoo; empty cells: the model's own."""
+NETWORKS = Path(__file__).with_name("gpu_networks.csv")
+"""Networks of timm with image size, batch, precision, and the memory format in which they run besides NCHW."""
+PROFILED_NETWORKS = 30
 PRECISIONS = ("amp-fp16", "amp-bf16", "tf32", "fp32", "fp16")
 DOUBLE = ("resnet50", "bert-large")
 """Models that also run in fp64, at an eighth of the batch."""
+STAGES = ("host", "kernels", "block", "steps", "networks", "zoo", "profiles", "dtypes", "operators")
 BLOCK_PRECISIONS = ("amp-bf16", "bf16", "tf32", "fp32", "fp16", "amp-fp16")
 BLOCK_TOKENS, HIDDEN, HEADS_OUT, FFN = 4096, 4096, 6144, 14336
 """One block of Llama 3 8B: tokens, width, outputs of the joint query-key-value product, width of the feed-forward."""
@@ -79,12 +90,20 @@ def stages(device: torch.device, small: bool) -> list[Stage]:
 
     return [
         Stage("host", lambda: [Task("host", lambda _: _host(device))], 0.1),
-        Stage("kernels", lambda: kernel_tasks(device, small), 0.4),
-        Stage("Llama block", lambda: list(_block(device, small)), 0.5),
-        Stage("steps", lambda: [step_task(job, device) for job in step_jobs(small)], 0.85),
-        Stage("traced dtypes", lambda: [captured_task(job, device) for job in _captured_jobs(small)], 0.9),
+        Stage("kernels", lambda: kernel_tasks(device, small), 0.3),
+        Stage("block", lambda: list(_block(device, small)), 0.36),
+        Stage("steps", lambda: [_step(job, device) for job in step_jobs(small)], 0.55),
+        Stage("networks", lambda: [] if small else [_step(job, device) for job in network_jobs()], 0.8),
+        Stage("zoo", lambda: [] if small else [_step(job, device) for job in other_jobs()], 0.85),
+        Stage("profiles", lambda: [profile_task(job, device) for job in _profiled_jobs(small)], 0.9),
+        Stage("dtypes", lambda: [captured_task(job, device) for job in _captured_jobs(small)], 0.95),
         Stage("operators", lambda: _zoo(device)[: 2 if small else None], 1.0),
     ]
+
+
+def _step(job: Job, device: torch.device) -> Task:
+    """Steps of a GPU differ little: more models say more than more steps."""
+    return step_task(job, device, warmup=3, steps=6)
 
 
 def _host(device: torch.device) -> Record:
@@ -105,6 +124,45 @@ def step_jobs(small: bool = False) -> list[Job]:
                 words = {**fields, "batch_size": batch, "precision": precision, "memory_format": order}
                 jobs.append(trainable_job(words))
     return jobs
+
+
+def network_jobs() -> list[Job]:
+    """The networks of NETWORKS in NCHW and, where it differs, NHWC, both one after the other."""
+    with NETWORKS.open(newline="") as file:
+        return [
+            Job(
+                line["model"],
+                input={"image_size": int(line["image_size"])},
+                batch_size=int(line["batch_size"]),
+                precision=line["precision"],
+                memory_format=order,
+                optimizer="sgd",
+            )
+            for line in csv.DictReader(file)
+            for order in filter(None, ("nchw", line["also"]))
+        ]
+
+
+def other_jobs() -> list[Job]:
+    """The models of OTHERS."""
+    jobs = []
+    with OTHERS.open(newline="") as file:
+        for line in csv.DictReader(file):
+            sizes = {name: {name: int(line[name])} if line[name] else {} for name in ("layers", "seq_len")}
+            fields = {name: line[name] for name in ("model", "precision", "memory_format") if line[name]}
+            batch = {"batch_size": int(line["batch_size"])} if line["batch_size"] else {}
+            jobs.append(trainable_job({**fields, **batch, "model_config": sizes["layers"], "input": sizes["seq_len"]}))
+    return jobs
+
+
+def _profiled_jobs(small: bool) -> list[Job]:
+    """The twelve models in the first precision and in bfloat16, and networks from all of NETWORKS."""
+    if small:
+        return step_jobs(small)[:1]
+    networks = network_jobs()
+    chosen = networks[:: max(1, len(networks) // PROFILED_NETWORKS)]
+    first = [job for job in step_jobs() if job.precision in PRECISIONS[:1]]
+    return [job for pair in zip_longest(first, chosen) for job in pair if job is not None]
 
 
 def _captured_jobs(small: bool) -> list[Job]:
@@ -168,10 +226,13 @@ def _zoo(device: torch.device) -> list[Task]:
     return [bench_task(bench, device) for bench in zoo_benches(dtype, False, limits_of(device, dtype), device)]
 
 
-def measure_day(folder: Path, budget_s: float, device: torch.device, small: bool = False) -> list[str]:
+def measure_day(
+    folder: Path, budget_s: float, device: torch.device, small: bool = False, chosen: Sequence[str] = ()
+) -> list[str]:
     """Run all stages within the budget, continuing the folder's journal; "label: reason" of each task left out.
 
-    The folder's tables are written anew after every stage, so that a run which is cut off leaves whole ones.
+    The `chosen` ones alone run one after the other, each until all time is spent. The folder's tables are written anew
+    after every stage, so that a run which is cut off leaves whole ones.
     """
     begin = time.monotonic()
     target = make_own_folder(folder, [JOURNAL])
@@ -179,8 +240,10 @@ def measure_day(folder: Path, budget_s: float, device: torch.device, small: bool
     with held(target / JOURNAL):
         journal = Journal(target / JOURNAL, {**header(device), "gpu": gpu_name(device)})
         for stage in stages(device, small):
+            if chosen and stage.name not in chosen:
+                continue
             print(f"{stage.name} ...", file=sys.stderr, flush=True)
-            left_s = begin + stage.until * budget_s - time.monotonic()
+            left_s = begin + (1.0 if chosen else stage.until) * budget_s - time.monotonic()
             plan = [_guarded(task, journal) for task in _once(stage.tasks())]
             left_out += run_plan(plan, journal, device, left_s, _report)
             print(file=sys.stderr)
@@ -227,10 +290,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=40.0, help="time in all (default 40)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--small", action="store_true", help="a few small tasks of each kind")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=(), help="only these, in their usual order")
+    parser.add_argument("--tuned", action="store_true", help="with torch.backends.cudnn.benchmark, into another folder")
     given = parser.parse_args(arguments)
+    torch.backends.cudnn.benchmark = given.tuned
     try:
         device = torch.device(given.device)
-        left_out = measure_day(given.output, 60.0 * given.minutes, device, given.small)
+        left_out = measure_day(given.output, 60.0 * given.minutes, device, given.small, given.stages)
     except (PrecisionTimeError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

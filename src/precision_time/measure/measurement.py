@@ -197,8 +197,8 @@ def _counts(records: Mapping[str, Record]) -> dict[str, int]:
 def write_tables(
     folder: Path, head: Record, records: Mapping[str, Record], command: str = "precision-time measure"
 ) -> list[str]:
-    """operators.parquet (without pyarrow: .csv), updates.csv, steps.csv, captured.csv, conditions.csv, other.json and
-    README.md, which names the `command`."""
+    """operators.parquet (without pyarrow: .csv), updates.csv, steps.csv, usage.csv, captured.csv, profiled.csv,
+    kernels.csv, conditions.csv, other.json and README.md, which names the `command`."""
     written = []
     operators = operator_table(records)
     if operators:
@@ -209,7 +209,8 @@ def write_tables(
     for name, rows, columns in (
         ("updates.csv", updates, None),
         ("steps.csv", steps, STEP_COLUMNS),
-        ("captured.csv", [row for r in records.values() for row in r.get("captured", ())], None),
+        ("usage.csv", [r["usage"] for r in records.values() if "usage" in r], None),
+        *((f"{name}.csv", [row for r in records.values() for row in r.get(name, ())], None) for name in _LISTS),
         ("conditions.csv", probes, None),
     ):
         if rows:
@@ -320,11 +321,16 @@ def _notes(records: Mapping[str, Record]) -> list[str]:
     return notes
 
 
+_LISTS = ("captured", "profiled", "kernels")
+"""Fields of records that are lists of rows of the file of that name."""
 _FILES = {
     "operators.parquet": "an operator in its shapes and dtypes, with its time",
     "operators.csv": "an operator in its shapes and dtypes, with its time",
     "updates.csv": "a whole update (optimizer, clipping, unscaling) of a model; host_s: until the host is free",
     "steps.csv": "a training step, in the columns of the measurement table that `evaluate` reads",
+    "usage.csv": "a training step's memory, host time, power and clock",
+    "profiled.csv": "an operator of a step that ran, with the microseconds of its own kernels by torch's profiler",
+    "kernels.csv": "a kernel of a step that ran, with its microseconds",
     "captured.csv": "an operator of a traced step: its calls and dtypes, and those that torch's profiler saw",
     "conditions.csv": "a fixed product's time with clock, power, temperature and load at that moment",
     "other.json": "host costs per operator; collectives and contention among ranks",

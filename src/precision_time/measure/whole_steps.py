@@ -13,7 +13,8 @@ from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.journal import Record
 from precision_time.measure.suite import Task
-from precision_time.measure.train import OPTIMIZERS, train_task
+from precision_time.measure.train import OPTIMIZERS, Trainer, settings, times
+from precision_time.measure.usage import usage
 from precision_time.zoo.catalog import ENTRIES
 
 _WARMUP_STEPS, _STEPS, _BUDGET_S = 5, 9, 6.0
@@ -47,7 +48,8 @@ PRECISIONS: Mapping[str, Sequence[str]] = {
 }
 COLUMNS = (
     "id", "source", "trust", "framework", "execution", "model", "model_config", "input", "batch_size", "grad_accum",
-    "gpus", "nodes", "gpu", "system", "precision", "parallelism", "optimizer", "memory_format", "step_time_s", "notes",
+    "gpus", "nodes", "gpu", "system", "precision", "parallelism", "optimizer", "memory_format", "torch",
+    "step_time_s", "notes",
 )  # fmt: skip
 """Columns of the measurement table (docs/evaluate.md)."""
 
@@ -71,19 +73,23 @@ def trainable_job(fields: Mapping[str, Any]) -> Job:
     return Job.from_dict({**fields, "optimizer": usual if usual in OPTIMIZERS else "adamw"})
 
 
-def step_task(job: Job, device: torch.device) -> Task:
+def step_task(job: Job, device: torch.device, warmup: int = _WARMUP_STEPS, steps: int = _STEPS) -> Task:
     """The task that trains a job for some steps and records them as a row of the measurement table."""
     sizes = " ".join(f"{key}={value}" for key, value in {**job.model_config, **job.input}.items())
     label = f"step {job.model} {sizes} {job.precision} batch {job.batch_size}"
     label += " nhwc" if job.memory_format == "nhwc" else ""
 
     def run(_budget_s: float) -> Record:
-        fields = {key: value for key, value in job.to_dict().items() if key != "gpu"}
-        task = {"job": fields, "warmup": _WARMUP_STEPS, "steps": _STEPS, "budget_s": _BUDGET_S}
-        steps_s = [float(s) for s in train_task(task, device)["steps_s"]]
+        with settings(job, device):
+            trainer = Trainer(job, device)
+            steps_s = times(trainer.step, device, warmup, steps, _BUDGET_S)
+            row = row_of(job, device, steps_s)
+            used = usage(trainer.step, device, statistics.median(steps_s))
+        del trainer
         if device.type == "cuda":
             torch.cuda.empty_cache()
-        return {"step": row_of(job, device, steps_s), "steps_s": steps_s}
+            torch.cuda.reset_peak_memory_stats()
+        return {"step": row, "steps_s": steps_s, **({"usage": {"id": row["id"], **used}} if used else {})}
 
     return Task(label, run)
 
@@ -91,6 +97,7 @@ def step_task(job: Job, device: torch.device) -> Task:
 def row_of(job: Job, device: torch.device, steps_s: Sequence[float]) -> dict[str, Any]:
     """A measured job as a row of the measurement table; `step_time_s` is the median of `steps_s`."""
     median = statistics.median(steps_s)
+    tuned = "; cudnn.benchmark" if torch.backends.cudnn.benchmark else ""
     sizes = (*job.model_config.values(), *job.input.values(), f"b{job.batch_size}")
     slug = "-".join(map(str, (*sizes, *(["nhwc"] if job.memory_format == "nhwc" else []))))
     return {
@@ -112,8 +119,9 @@ def row_of(job: Job, device: torch.device, steps_s: Sequence[float]) -> dict[str
         "parallelism": "dp",
         "optimizer": job.optimizer,
         "memory_format": job.memory_format,
+        "torch": ".".join(torch.__version__.split(".")[:2]),
         "step_time_s": float(f"{median:.5g}"),
-        "notes": f"torch {torch.__version__}; {len(steps_s)} steps, slowest {max(steps_s) / median - 1:+.0%}",
+        "notes": f"torch {torch.__version__}; {len(steps_s)} steps, slowest {max(steps_s) / median - 1:+.0%}{tuned}",
     }
 
 

@@ -205,13 +205,20 @@ def _stated(notes: str, layout: str) -> list[str]:
     return settings
 
 
-def _implementation(framework: str, optimizer: str | None, notes: str, entry: ZooEntry | None) -> str | None:
-    """Optimizer implementation that a row's framework ran, from its notes and the usual one of its time."""
+def _implementation(
+    framework: str, optimizer: str | None, torch: str | None, notes: str, entry: ZooEntry | None
+) -> str | None:
+    """Optimizer implementation that a row's framework ran, from its notes and the usual one of its time.
+
+    torch.optim updates many tensors in one call from PyTorch 2.0 on, as jobs do by default.
+    """
     if framework != "pytorch" or "fused" in notes:
         return "fused"
     if "torchscript lamb" in notes:
         return "scripted"
     if optimizer in ("sgd", "rmsprop", "adam", "adamw"):
+        if torch is not None and not torch.startswith("1."):
+            return None
         return "torch1"  # torch.optim of 2020-2022 loops over the tensors
     if optimizer == "novograd" and entry and entry.name in _OWN_NOVOGRAD:
         return "torch1"
@@ -224,7 +231,8 @@ def _job(
     """The job, with the likeliest default of its framework in every field left empty, and those defaults."""
     notes = cells["notes"].lower()
     optimizer = cells["optimizer"] or None
-    implementation = cells["optimizer_impl"] or _implementation(cells["framework"], optimizer, notes, entry)
+    torch = cells["torch"] or _torch(cells["framework"], notes)
+    implementation = cells["optimizer_impl"] or _implementation(cells["framework"], optimizer, torch, notes, entry)
     taken = {
         "batch_size": str(entry.batch_size) if entry else "",
         "grad_accum": "1",
@@ -242,7 +250,6 @@ def _job(
     system = cells["system"] or _SYSTEM_OF.get((cells["framework"], cells["gpu"]))
     if not cells["system"]:
         assumed.append(f"system {system}" if system else "system: the usual one of that GPU")
-    torch = cells["torch"] or _torch(cells["framework"], notes)
     if torch and not cells["torch"]:
         assumed.append(f"torch {torch}")
     if triton := "flash-style triton" in notes:

@@ -1,0 +1,137 @@
+"""The tables of `data/measured/` from a folder that `gpu_day` wrote: `python -m benchmarks.rigs.gpu_tables FOLDER`.
+
+h100.csv        the steps, each with a grade of trust: what the host limited says little of a GPU
+h100_parts.csv  seconds of the kernels of some operators of a step, added up over its shapes, as torch's profiler saw
+                them; what is left out is too short to be timed, or runs other kernels than a traced step has
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from precision_time.measure.whole_steps import COLUMNS
+from precision_time.report.table import csv_rows
+from precision_time.report.write import write_whole
+
+COMMAND = "python -m benchmarks.rigs.gpu_tables"
+GPU_BUSY, GPU_NEARLY = 0.9, 0.8
+"""Share of a step that the host's own time may have at most, or profiled kernels must have, in grades A and B."""
+IDLE_W, IDLE_HOST = 300.0, 0.7
+"""Below this power a GPU waits, if the host takes this share of the step."""
+LEAST_S = 2e-4
+OTHERWISE = ("unet3d",)
+"""Models whose traced steps lack layout copies that profiled ones have."""
+_OPERATORS = {
+    "convolution": "cudnn_convolution convolution _conv_depthwise2d cudnn_convolution_transpose",
+    "convolution_backward": "convolution_backward",
+    "batch_norm": "cudnn_batch_norm native_batch_norm",
+    "batch_norm_backward": "cudnn_batch_norm_backward native_batch_norm_backward",
+    "layer_norm": "native_layer_norm",
+    "layer_norm_backward": "native_layer_norm_backward",
+    "product": "mm addmm bmm baddbmm",
+    "softmax": "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data",
+    "pooling": "avg_pool2d avg_pool2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward",
+    "reduction": "sum mean linalg_vector_norm",
+    "copy": "copy_ cat stack clone roll constant_pad_nd _to_copy",
+    "pointwise": "add add_ mul mul_ div div_ sub neg relu relu_ clamp_min clamp_min_ threshold_backward gelu "
+    "gelu_backward silu silu_ silu_backward hardswish hardswish_ hardswish_backward hardsigmoid hardsigmoid_backward "
+    "hardtanh hardtanh_ hardtanh_backward sigmoid sigmoid_ sigmoid_backward leaky_relu leaky_relu_ "
+    "leaky_relu_backward tanh tanh_backward exp rsqrt pow addcmul where masked_fill masked_fill_",
+}
+PART_OF = {f"aten.{operator}": part for part, names in _OPERATORS.items() for operator in names.split()}
+"""Operator -> the part of a step that it belongs to."""
+PART_COLUMNS = (
+    "part", "model", "model_config", "input", "batch_size", "gpus", "gpu", "precision", "optimizer", "memory_format",
+    "torch", "step_time_s",
+)  # fmt: skip
+Line = dict[str, str]
+Key = tuple[str, str, str, str]
+
+
+def key_of(line: Mapping[str, str]) -> Key:
+    """What names a job in the tables of a folder."""
+    return line["model"], line["precision"], line["batch_size"], line["memory_format"]
+
+
+def seconds_by_part(profiled: Sequence[Line]) -> dict[Key, dict[str, float]]:
+    """Of every profiled job the seconds by part, "" for all operators together."""
+    found: dict[Key, dict[str, float]] = {}
+    for line in profiled:
+        of_job, seconds = found.setdefault(key_of(line), {"": 0.0}), float(line["us"]) / 1e6
+        of_job[""] += seconds
+        if part := PART_OF.get(line["operator"]):
+            of_job[part] = of_job.get(part, 0.0) + seconds
+    return found
+
+
+def trust(step: Line, usage: Line, kernels_s: float | None) -> str:
+    """A where the GPU limits a step, B where the host takes nearly as long, C where it may be the host.
+
+    `kernels_s`: the profiled time of all kernels. Without it the host's time counts, which is that of the whole step
+    where a loss scaler waits for the GPU.
+    """
+    step_s = float(step["step_time_s"])
+    if kernels_s is not None:
+        return "A" if kernels_s > GPU_BUSY * step_s else "B" if kernels_s > GPU_NEARLY * step_s else "C"
+    host_s = float(usage["host_s"])
+    waits = float(usage["power_w"] or IDLE_W) < IDLE_W and host_s > IDLE_HOST * step_s
+    if step["precision"] == "amp-fp16" or host_s > GPU_BUSY * step_s or waits:
+        return "C"
+    return "B" if host_s > GPU_NEARLY * step_s else "A"
+
+
+def step_lines(folder: Path, name: str) -> list[Line]:
+    """The steps of a folder as rows of the measurement table, with their trust."""
+    parts = seconds_by_part(_read(folder / "profiled.csv"))
+    usage = {line["id"]: line for line in _read(folder / "usage.csv")}
+    lines = []
+    for line in _read(folder / "steps.csv"):
+        grade = trust(line, usage[line["id"]], parts.get(key_of(line), {}).get(""))
+        why = {"B": "; the host takes nearly as long", "C": "; perhaps limited by the host"}.get(grade, "")
+        lines.append(line | {"id": f"{name}-{line['id'].replace('timm:', '')}", "source": "this project, data/measured",
+                             "trust": grade, "notes": line["notes"] + why})  # fmt: skip
+    return lines
+
+
+def part_lines(folder: Path, steps: Sequence[Line]) -> list[Line]:
+    """The parts of the profiled steps as rows of h100_parts.csv."""
+    of_job = {key_of(line): line for line in steps}
+    lines = []
+    for key, parts in seconds_by_part(_read(folder / "profiled.csv")).items():
+        for part, seconds in parts.items():
+            if part and key in of_job and seconds >= LEAST_S and key[0] not in OTHERWISE:
+                same = {name: of_job[key][name] for name in PART_COLUMNS[1:-1]}
+                lines.append({"part": part, **same, "step_time_s": f"{seconds:.6g}"})
+    return lines
+
+
+def _read(path: Path) -> list[Line]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the tables; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="what gpu_day wrote")
+    parser.add_argument("--output", type=Path, default=Path("data/measured"), help="default data/measured")
+    parser.add_argument("--name", default="h100", help="of the GPU in the names of files and rows (default h100)")
+    given = parser.parse_args(arguments)
+    steps = step_lines(given.folder, given.name)
+    tables: dict[str, tuple[Sequence[str], Sequence[Mapping[str, Any]]]] = {
+        given.name: (COLUMNS, steps),
+        f"{given.name}_parts": (PART_COLUMNS, part_lines(given.folder, steps)),
+    }
+    for name, (columns, lines) in tables.items():
+        write_whole(given.output / f"{name}.csv", csv_rows(columns, lines).encode())
+        print(f"{given.output / name}.csv: {len(lines)} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

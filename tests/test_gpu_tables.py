@@ -1,0 +1,64 @@
+"""Tables of data/measured from what the rig for a GPU wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.rigs.gpu_profile import operator_rows
+from benchmarks.rigs.gpu_tables import main, trust
+from precision_time.measure.usage import usage
+from precision_time.measurements.repository import required_data_folder
+from precision_time.measurements.table import read_table
+
+MEASURED = required_data_folder() / "measured"
+
+
+def test_the_tables_are_those_of_the_folder(tmp_path: Path) -> None:
+    assert main([str(MEASURED / "h100"), "--output", str(tmp_path)]) == 0
+    for name in ("h100.csv", "h100_parts.csv"):
+        assert (tmp_path / name).read_bytes() == (MEASURED / name).read_bytes()
+
+
+def test_every_step_is_a_job_that_evaluate_reads() -> None:
+    table = read_table(MEASURED / "h100.csv")
+    assert not table.warnings
+    assert len({row.id for row in table.rows}) == len(table.rows) == 223
+    for row in table.rows:
+        assert row.job is not None, row.id
+        assert (row.job.gpu, row.job.torch, row.job.optimizer_impl) == ("h100-80gb-sxm", "2.11", None)
+
+
+@pytest.mark.parametrize(
+    ("host_s", "power_w", "precision", "kernels_s", "grade"),
+    [
+        (0.05, "500", "amp-bf16", None, "A"),
+        (0.085, "500", "amp-bf16", None, "B"),
+        (0.095, "500", "amp-bf16", None, "C"),
+        (0.075, "200", "amp-bf16", None, "C"),  # launched in three quarters of the step, and yet the GPU waits
+        (0.02, "200", "amp-bf16", None, "A"),  # a slow kernel, not a slow host
+        (0.099, "500", "amp-fp16", None, "C"),  # the scaler waits for the GPU, so who was slow is unknown
+        (0.099, "500", "amp-fp16", 0.095, "A"),
+        (0.099, "500", "amp-fp16", 0.05, "C"),
+    ],
+)
+def test_what_the_host_limits_has_no_trust(
+    host_s: float, power_w: str, precision: str, kernels_s: float | None, grade: str
+) -> None:
+    step = {"step_time_s": "0.1", "precision": precision}
+    assert trust(step, {"host_s": str(host_s), "power_w": power_w}, kernels_s) == grade
+
+
+def test_a_cpu_has_no_usage_and_kernels_are_no_operators() -> None:
+    assert usage(lambda: None, torch.device("cpu"), 0.1) == {}
+
+    class Seen:
+        self_device_time_total, count, input_shapes = 3.0, 2, ((2, 3), ())
+
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+    rows = operator_rows([Seen("aten::mm"), Seen("void at::native::kernel<4>(int)"), Seen("Memset")], "cuda")
+    assert rows == [{"operator": "aten.mm", "shapes": "2x3", "calls": 2, "us": 3.0}]
