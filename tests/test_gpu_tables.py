@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.accuracy.own_steps import Judged, page
 from benchmarks.rigs.gpu_profile import operator_rows
 from benchmarks.rigs.gpu_tables import main, trust
 from precision_time.measure.usage import usage
@@ -62,3 +63,14 @@ def test_a_cpu_has_no_usage_and_kernels_are_no_operators() -> None:
 
     rows = operator_rows([Seen("aten::mm"), Seen("void at::native::kernel<4>(int)"), Seen("Memset")], "cuda")
     assert rows == [{"operator": "aten.mm", "shapes": "2x3", "calls": 2, "us": 3.0}]
+
+
+def test_the_page_of_measured_steps_counts_them() -> None:
+    """Two steps: one 10 % too fast and inside its interval, one that the host limits, which counts for memory alone."""
+    rows = read_table(MEASURED / "h100.csv").rows
+    trusted, other = next(r for r in rows if r.trust == "A"), next(r for r in rows if r.trust == "C")
+    several = [Judged(trusted, -0.1, True, -0.02), Judged(other, 3.0, False, 0.04)]
+    several += [Judged(row, -0.1, True, 0.0) for row in rows if row.trust == "B" and row.job]
+    text = page(several)
+    assert f"| all | {len(several) - 1} | 10.0% | 10.0% | -10.0% | 10.0% | 100% |" in text
+    assert f"| all | {len(several)} | " in text
