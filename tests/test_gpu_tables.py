@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.accuracy.own_steps import Judged, page
+from benchmarks.rigs.gpu_day import STAGES, stages
 from benchmarks.rigs.gpu_profile import operator_rows
 from benchmarks.rigs.gpu_tables import main, trust
 from precision_time.measure.usage import usage
@@ -21,6 +22,16 @@ def test_the_tables_are_those_of_the_folder(tmp_path: Path) -> None:
     assert main([str(MEASURED / "h100"), "--output", str(tmp_path)]) == 0
     for name in ("h100.csv", "h100_parts.csv"):
         assert (tmp_path / name).read_bytes() == (MEASURED / name).read_bytes()
+
+
+def test_a_folder_without_steps_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "--output", str(tmp_path)]) == 2
+    assert "profiled.csv: No such file or directory; name a folder of gpu_day with steps" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_stages_of_the_rig_have_the_names_that_one_chooses_by() -> None:
+    assert tuple(stage.name for stage in stages(torch.device("cpu"), True)) == STAGES
 
 
 def test_every_step_is_a_job_that_evaluate_reads() -> None:

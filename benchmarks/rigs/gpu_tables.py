@@ -122,7 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("data/measured"), help="default data/measured")
     parser.add_argument("--name", default="h100", help="of the GPU in the names of files and rows (default h100)")
     given = parser.parse_args(arguments)
-    steps = step_lines(given.folder, given.name)
+    try:
+        steps = step_lines(given.folder, given.name)
+    except OSError as error:
+        print(
+            f"{parser.prog}: {error.filename}: {error.strerror}; name a folder of gpu_day with steps", file=sys.stderr
+        )
+        return 2
     tables: dict[str, tuple[Sequence[str], Sequence[Mapping[str, Any]]]] = {
         given.name: (COLUMNS, steps),
         f"{given.name}_parts": (PART_COLUMNS, part_lines(given.folder, steps)),
