@@ -67,6 +67,7 @@ OTHERS = Path(__file__).with_name("gpu_models.csv")
 NETWORKS = Path(__file__).with_name("gpu_networks.csv")
 """Networks of timm with image size, batch, precision, and the memory format in which they run besides NCHW."""
 PROFILED_NETWORKS = 30
+"""Networks of NETWORKS that are profiled, about."""
 PRECISIONS = ("amp-fp16", "amp-bf16", "tf32", "fp32", "fp16")
 DOUBLE = ("resnet50", "bert-large")
 """Models that also run in fp64, at an eighth of the batch."""
@@ -156,7 +157,7 @@ def other_jobs() -> list[Job]:
 
 
 def _profiled_jobs(small: bool) -> list[Job]:
-    """The twelve models in the first precision and in bfloat16, and networks from all of NETWORKS."""
+    """The twelve models in the first precision and, in turn, networks spread over NETWORKS."""
     if small:
         return step_jobs(small)[:1]
     networks = network_jobs()

@@ -44,7 +44,7 @@ _OPERATORS = {
     "leaky_relu_backward tanh tanh_backward exp rsqrt pow addcmul where masked_fill masked_fill_",
 }
 PART_OF = {f"aten.{operator}": part for part, names in _OPERATORS.items() for operator in names.split()}
-"""Operator -> the part of a step that it belongs to (`fit.traced.OF_PART`)."""
+"""Operator -> the part of a step that it belongs to."""
 PART_COLUMNS = (
     "part", "model", "model_config", "input", "batch_size", "gpus", "gpu", "precision", "optimizer", "memory_format",
     "torch", "step_time_s",
@@ -122,7 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("data/measured"), help="default data/measured")
     parser.add_argument("--name", default="h100", help="of the GPU in the names of files and rows (default h100)")
     given = parser.parse_args(arguments)
-    steps = step_lines(given.folder, given.name)
+    try:
+        steps = step_lines(given.folder, given.name)
+    except OSError as error:
+        print(
+            f"{parser.prog}: {error.filename}: {error.strerror}; name a folder of gpu_day with steps", file=sys.stderr
+        )
+        return 2
     tables: dict[str, tuple[Sequence[str], Sequence[Mapping[str, Any]]]] = {
         given.name: (COLUMNS, steps),
         f"{given.name}_parts": (PART_COLUMNS, part_lines(given.folder, steps)),

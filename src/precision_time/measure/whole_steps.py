@@ -80,6 +80,8 @@ def step_task(job: Job, device: torch.device, warmup: int = _WARMUP_STEPS, steps
     label += " nhwc" if job.memory_format == "nhwc" else ""
 
     def run(_budget_s: float) -> Record:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         with settings(job, device):
             trainer = Trainer(job, device)
             steps_s = times(trainer.step, device, warmup, steps, _BUDGET_S)
@@ -88,7 +90,6 @@ def step_task(job: Job, device: torch.device, warmup: int = _WARMUP_STEPS, steps
         del trainer
         if device.type == "cuda":
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
         return {"step": row, "steps_s": steps_s, **({"usage": {"id": row["id"], **used}} if used else {})}
 
     return Task(label, run)
