@@ -176,11 +176,11 @@ def _other_terms(of: KernelClass) -> dict[str, float]:
     if of.variant.startswith("align"):
         found[f"{of.family}.{of.variant}"] = OF_ALIGNMENT
         found[f"{of.family}.{of.variant}|{of.arch}"] = OF_ALIGNMENT
-    if "." in of.variant:  # batch norm: direction, kernels and memory format
-        rest = of.variant.partition(".")[2]
-        found[f"{of.family}.{rest}|{of.dtype_class}"] = 0.5 * width
-        found[f"{of.family}.{of.variant}|{of.dtype_class}"] = 0.5 * width
-        found[f"{of.family}.{rest}|{of.dtype_class}|{of.arch}"] = 0.8 * width
+    if "." in of.variant:  # batch norm: direction, kernels and memory format; fused kernels: direction
+        rest, wide = of.variant.partition(".")[2], _OTHERS["other"]
+        found[f"{of.family}.{rest}|{of.dtype_class}"] = 0.5 * wide
+        found[f"{of.family}.{of.variant}|{of.dtype_class}"] = 0.5 * wide
+        found[f"{of.family}.{rest}|{of.dtype_class}|{of.arch}"] = 0.8 * wide
     return found
 
 

@@ -264,9 +264,11 @@ def _norm(family: str, read_passes: float, write_passes: float, launches: int = 
         variant, latency_s = _direction(kind), 0.0
         if images:
             # In NCHW a block has a channel; in bfloat16 PyTorch takes its own kernels, else those of cuDNN.
-            kernels, order = "native" if x.dtype == "bfloat16" else "cudnn", "nhwc" if options.channels_last else "nchw"
+            # An instance norm is a batch norm of one sample, which is in either format.
+            last = options.channels_last and x.shape[0] > 1
+            kernels, order = "native" if x.dtype == "bfloat16" else "cudnn", "nhwc" if last else "nchw"
             variant = f"{variant}.{kernels}.{order}"
-            if not options.channels_last:
+            if not last:
                 waiting = max(1.0 / channels - 1.0 / _ENOUGH_BLOCKS, 0.0)
                 latency_s = (read_passes + write_passes) * x.numel * waiting / _BLOCK_ELEMENTS_PER_S
         elif family == "layer_norm" and not variant.startswith("bwd"):
@@ -392,7 +394,7 @@ def _fused_pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
             launches=passes,
             dtype=float_dtype(kind),
             flops=operators * elements,
-            variant="bwd" if kind.attr("backward") else "fwd",
+            variant="bwd.fused" if kind.attr("backward") else "fwd.fused",  # written for what it fuses, or generated
         )
     ]
 
