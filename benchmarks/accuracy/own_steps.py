@@ -83,14 +83,15 @@ def page(judged: Sequence[Judged]) -> str:
     memory = ErrorStatistics.of([each.memory_error for each in judged])
     return f"""# Steps that this project measured on an H100
 
-Written by `python -m benchmarks.accuracy.own_steps`; do not edit. Steps of `data/measured/{NAME}.csv`, which no fit has
-seen, beside what `predict` answers.
+Written by `python -m benchmarks.accuracy.own_steps`; do not edit. Steps of `data/measured/{NAME}.csv` beside what
+`predict` answers.
 
-Times, rows of trust A and B (the GPU limits the step):
+Times, rows of trust A and B (the GPU limits the step). The shipped factors are fitted with these rows, so this table
+says how well they are described; held out by family and GPU they are in [unknown.md](unknown.md):
 
 {Table(["steps", *labels(FIELDS)], lines, left=1).markdown()}
 
-Live tensors at the fullest moment of a step, beside `torch.cuda.max_memory_allocated`, all rows:
+Live tensors at the fullest moment of a step, beside `torch.cuda.max_memory_allocated`, all rows, which no fit has seen:
 
 {Table(["steps", *labels(FIELDS[:-1])], [["all", *memory.cells(FIELDS[:-1])]], left=1).markdown()}
 """
