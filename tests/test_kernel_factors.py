@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from precision_time.fit.cases import case_of
 from precision_time.fit.kernel_factors import Steps, cross_validate
-from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, read
+from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, read, table_path
 from precision_time.hardware import gpu
 from precision_time.measurements.row import row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED
@@ -252,7 +252,7 @@ def test_the_shipped_factors_were_fitted_to_the_tables_of_the_repository() -> No
     made = read_data(FILE)["provenance"]
     assert made["sha256"] == sha256(DATA / WORKS)
     assert made["rows_sha256"] == sha256(DATA / ROWS)
-    assert made["tables"] == {name: sha256(DATA / "published" / name) for name in ALL}
+    assert made["tables"] == {name: sha256(table_path(DATA, name)) for name in ALL}
     traced = read(DATA)
     assert len(traced.rows) > 10_000
     assert {of_family for of_family, *_ in traced.table.classes} > CONVOLUTIONS

@@ -102,4 +102,11 @@ def test_kinds_of_steps_have_spreads_of_their_own(monkeypatch: pytest.MonkeyPatc
     ],
 )  # fmt: skip
 def test_the_kind_of_a_step(family: str, precision: str, layout: str, kind: str) -> None:
-    assert kind_of(family, precision, Job("gpt2", layout=layout, gpus=8).layout_spec) == kind
+    assert kind_of(family, precision, Job("gpt2", layout=layout, gpus=8, torch="1.12"), "rtx-3090") == kind
+
+
+def test_networks_of_timm_are_a_kind_where_their_table_is() -> None:
+    """On another GPU or under a newer PyTorch they err like others (`benchmarks/results/unknown.md`)."""
+    job = Job("timm:resnet18", precision="amp-fp16")
+    for torch, gpu, kind in (("1.13", "rtx-3090", "timm"), (None, "rtx-3090", "half"), ("1.13", "v100", "half")):
+        assert kind_of("timm", "amp-fp16", job.replace(torch=torch), gpu) == kind

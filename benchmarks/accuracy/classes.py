@@ -59,7 +59,7 @@ def coverages(judged: JudgedSteps) -> dict[str, Coverage]:
 
 def summary(judged: JudgedSteps) -> Table:
     """Two rows for each kind of novelty: image networks of timm, most rows of which are on one GPU, and others."""
-    return _by_kind(judged, {ALL: "other networks", TIMM: "image networks of timm"})
+    return _by_kind(judged, {ALL: "other networks, and our H100", TIMM: "networks of timm, RTX 3090"})
 
 
 def _by_kind(judged: JudgedSteps, kinds: Mapping[str, str]) -> Table:

@@ -20,15 +20,14 @@ from typing import Any
 import numpy as np
 
 from precision_time.anchoring import Anchoring
-from precision_time.estimate.spread import TIMM, kind_of
+from precision_time.estimate.spread import kind_of
 from precision_time.fit import layouts
 from precision_time.fit.cases import Case, cases, layout_cases
 from precision_time.fit.factors import fit
 from precision_time.fit.folds import TRUSTED, judge
 from precision_time.fit.kernel_factors import Steps
-from precision_time.fit.steps import is_timm
+from precision_time.fit.steps import kind_of_row
 from precision_time.fit.traced import read
-from precision_time.job.layout import Layout
 from precision_time.measurements.repository import STEPS, required_data_folder
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
@@ -169,7 +168,7 @@ def _of_kernels(kernels: Steps, members: Any, seconds: Any, full_s: Any) -> Iter
     chosen = np.flatnonzero(members & named & ~kernels.partial & kernels.usable).tolist()
     for i in chosen:
         row = kernels.rows[i]
-        kind = kind_of(TIMM if is_timm(row) else row.family, row.precision, Layout())
+        kind = kind_of_row(row)
         batch = row.job.batch_size if row.job and row.job.batch_size else 0
         yield _row(row, batch, float(seconds[i]), float(widenings[i]), kind, float(full_s[i]))
 
@@ -194,7 +193,7 @@ def _of_layouts(tables: Path, bases: dict[str, StepConstants], progress: Callabl
         constants = replace(base, layouts=layouts.costs_of(theta))
         for case, out in zip(traced, inside, strict=True):
             if out:
-                kind = kind_of(case.row.family, case.row.precision, case.job.layout_spec)
+                kind = kind_of(case.row.family, case.row.precision, case.job, case.cluster.gpu.name)
                 yield _row(case.row, case.step.batch_size, case.seconds(constants), case.widening(constants), kind)
 
 

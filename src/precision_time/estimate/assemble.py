@@ -220,7 +220,7 @@ def _spread(terms: SpreadTerms, job: Job, cluster: Cluster, step: TrainingStep) 
         precision = step.precision.label
         if step.precision.tf32_convolutions:  # the kernels of two precisions, both of which have been measured
             precision = "tf32" if gpu.has("tf32") else "fp32"
-        kind = kind_of(family, precision, job.layout_spec)
+        kind = kind_of(family, precision, job, gpu.name)
         facts = JobFacts(family, gpu.name, gpu.arch, precision, job.framework, cluster.gpus, kind)
         return log_spread(terms, facts)
     return calibrated_log_spread(terms, calibration.noise)

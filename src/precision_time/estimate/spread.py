@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from precision_time.estimate.interval import Z90
-from precision_time.job.layout import Layout
+from precision_time.job.job import Job
 from precision_time.timing.parameters import read_data
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.hf_families import DECODER
@@ -126,8 +126,8 @@ class JobFacts:
     """As `kind_of` has it."""
 
 
-TIMM = "timm"
-"""The family of timm's models, and the kind of their steps."""
+TIMM, TIMM_GPU = "timm", "rtx-3090"
+"""The family of timm's models, and the kind of the steps in their large table, with the GPU that it is of."""
 _KIND_OF_PRECISION = {
     "fp64": "double", "fp32": "single", "tf32": "single", "torch-fp32": "single",
     "fp16": "pure-half", "bf16": "pure-half",
@@ -142,17 +142,19 @@ def _source(kind: str) -> str:
     return LAYOUTS if kind in _DECODER_KINDS else STEPS
 
 
-def kind_of(family: str, precision: str, layout: Layout) -> str:
-    """The kind of a step, by which the size of its error differs.
+def kind_of(family: str, precision: str, job: Job, gpu: str) -> str:
+    """The kind of a step on a GPU of the catalog, by which the size of its error differs.
 
     Of a decoder: in fp8, of ranks that share the layers of a replica ("divided"), or neither ("whole"). Of other
-    models: image networks of timm, and steps in "half", "single" (fp32, tf32) or "double" precision or in "pure-half".
+    models: image networks of timm where and as their large table has them, on one GPU under PyTorch 1, and steps in
+    "half", "single" (fp32, tf32) or "double" precision or in "pure-half".
     """
+    layout = job.layout_spec
     if family in _decoder_families():
         if precision.startswith("fp8"):
             return "fp8"
         return "divided" if layout.tp * layout.pp * layout.cp * layout.ep > 1 else "whole"
-    if family == TIMM:
+    if family == TIMM and gpu == TIMM_GPU and job.older_than(2):
         return TIMM
     return _KIND_OF_PRECISION.get(precision, "half")
 

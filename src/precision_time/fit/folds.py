@@ -97,7 +97,7 @@ def judge(
         )
         seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
         scaled = partial(_scaled_terms, simulated)
-        kind = kind_of(case.row.family, case.row.precision, case.job.layout_spec)
+        kind = kind_of(case.row.family, case.row.precision, case.job, case.cluster.gpu.name)
         judged.append(HeldOut(case.row, fold, seconds, added, kind, breakdown, fits, descriptor, scaled))
     return judged
 

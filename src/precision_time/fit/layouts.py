@@ -278,7 +278,7 @@ def judge(rows: Sequence[Row], base: StepConstants, progress: Callable[[str], No
     of_frameworks = np.array([f.name.startswith(("host", "traffic")) for f in FACTORS])
     without = replace(base, layouts=costs_of(np.where(of_frameworks, usual(), at.theta)))
     new_widenings = np.array([case.widening(without, new_framework=True) for case in cases])
-    kinds = np.array([kind_of(case.row.family, case.row.precision, case.job.layout_spec) for case in cases])
+    kinds = np.array([kind_of(case.row.family, case.row.precision, case.job, case.cluster.gpu.name) for case in cases])
     return Judgement(cases, fitted_on, at.theta, runs, widenings, new_widenings, kinds)
 
 

@@ -33,7 +33,6 @@ from precision_time.fit.row_correlation import OWN, SHARED
 from precision_time.fit.spreads import Errors, Spread, base_spreads, novelty, with_intervals
 from precision_time.fit.traced import read
 from precision_time.hardware.catalog import default_catalog
-from precision_time.job.layout import Layout
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.repository import STEPS
 from precision_time.measurements.row import Row
@@ -88,7 +87,7 @@ class JudgedSteps:
     @property
     def spread(self) -> Spread:
         """The spreads of the rows."""
-        kinds = [kind_of(TIMM if is_timm(row) else row.family, row.precision, Layout()) for row in self.rows]
+        kinds = [kind_of_row(row) for row in self.rows]
         everything = np.ones(len(self.rows), dtype=np.bool_)
         return Spread(self.widenings, np.array(kinds), everything, self.errors["model"], self.widenings)
 
@@ -104,6 +103,12 @@ def _model(row: Row) -> str:
 def is_timm(row: Row) -> bool:
     """Whether a row is of the one table of image networks on one GPU, which would outweigh all others."""
     return row.model.startswith("timm:")
+
+
+def kind_of_row(row: Row) -> str:
+    """The kind of a data-parallel step of the tables that was traced."""
+    assert row.job is not None
+    return kind_of(TIMM if is_timm(row) else row.family, row.precision, row.job, row.job.gpu)
 
 
 def seen(kernels: Steps) -> dict[str, Any]:

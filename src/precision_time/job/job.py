@@ -246,35 +246,36 @@ class Job:
     @property
     def grouped_kernels(self) -> int:
         """The kernels that PyTorch has for grouped convolutions in nhwc: 0 before 1.12, 1 before 2.4, 2 since."""
-        return 0 if self._older_than(1, 12) else 1 if self._older_than(2, 4) else 2
+        return 0 if self.older_than(1, 12) else 1 if self.older_than(2, 4) else 2
 
     @property
     def measured_groups(self) -> bool:
         """Whether steps with grouped convolutions in nhwc were measured under such a PyTorch: to 1.12, from 2.4."""
-        return self._older_than(1, 13) or not self._older_than(2, 4)
+        return self.older_than(1, 13) or not self.older_than(2, 4)
 
     @property
     def keeps_softmax_inputs(self) -> bool:
         """Whether PyTorch is older than 1.11, whose softmax keeps its input for the backward pass beside its output."""
-        return self._older_than(1, 11)
+        return self.older_than(1, 11)
 
     @property
     def zeroes_gradients(self) -> bool:
         """Whether PyTorch is older than 2.0, whose `zero_grad` zeroes gradients where later ones free them."""
-        return self._older_than(2, 0)
+        return self.older_than(2, 0)
 
     @property
     def stops_recomputing(self) -> bool:
         """Whether recomputation of a block ends with the last tensor that its backward pass needs: PyTorch's checkpoint
         without reentrant autograd from 2.1 on, which Megatron-LM and DeepSpeed replace by their own."""
-        return self.framework in ("pytorch", "llm-foundry", "torchtitan") and not self._older_than(2, 1)
+        return self.framework in ("pytorch", "llm-foundry", "torchtitan") and not self.older_than(2, 1)
 
     @property
     def attention_kernel(self) -> str:
         """The attention kernel; before 2.11 PyTorch's own choice was FlashAttention-2."""
-        return "flash2" if self.attention == "flash" and self._older_than(2, 11) else self.attention
+        return "flash2" if self.attention == "flash" and self.older_than(2, 11) else self.attention
 
-    def _older_than(self, *version: int) -> bool:
+    def older_than(self, *version: int) -> bool:
+        """Whether the job names a version of PyTorch that is older than `version`."""
         return self.torch is not None and tuple(map(int, self.torch.split("."))) < version
 
     @property
