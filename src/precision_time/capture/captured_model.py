@@ -173,7 +173,8 @@ def resolve(job: Job) -> _Model:
     config = with_overrides(entry, job.model_config)
     sizes, spread = settle_lengths(_sizes(job, entry), entry.varies, {s.name: s.multiple_of for s in entry.symbols})
     sizes = checked_sizes(sizes)
-    shipped = _is_shipped(entry, config, sizes) and (entry.ships_math or job.attention != "math")
+    written_out = attention_of(job, config, job.precision_spec) == "math"
+    shipped = _is_shipped(entry, config, sizes) and (entry.ships_math or not written_out)
     return _Model(entry.name, entry, config, sizes, shipped, spread)
 
 
@@ -186,6 +187,14 @@ def _sizes(job: Job, entry: ZooEntry) -> dict[str, Any]:
             f"{nearest(field_name, entry.input)}; its sizes are {', '.join(entry.input)}"
         )
     return {**entry.input, **job.input, "batch_size": job.batch_size or entry.batch_size}
+
+
+def attention_of(job: Job, config: Mapping[str, Any], precision: Precision) -> str:
+    """The attention kernel of a model at `config`: "math" where the job says so, or has no fused one."""
+    grouped = config.get("kv_heads", config.get("heads")) != config.get("heads")
+    if grouped and precision.compute_dtype in ("float32", "float64") and job.unfused_grouped_fp32:
+        return "math"
+    return job.attention_kernel
 
 
 def _is_shipped(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:
@@ -307,7 +316,8 @@ def _graph(
     few_layers: bool = False,
 ) -> OpGraph:
     rules = device_type if precision.autocast else "cuda"
-    attention = "math" if job.attention == "math" and (model.entry.attention or not model.shipped) else "flash"
+    written_out = attention_of(job, model.config, precision) == "math"
+    attention = "math" if written_out and (model.entry.attention or not model.shipped) else "flash"
     last = model.entry.converts and channels_last(job.memory_format, precision)
     return _cached_graph(
         _GraphKey(

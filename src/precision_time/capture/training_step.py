@@ -15,7 +15,7 @@ from typing import Any
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture import symbolic
 from precision_time.capture.adapters import with_adapters
-from precision_time.capture.captured_model import capture_model, resolve, usual_implementation
+from precision_time.capture.captured_model import attention_of, capture_model, resolve, usual_implementation
 from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
@@ -94,6 +94,7 @@ _words = attrgetter(
     "model",
     "batch_size",
     "attention_kernel",
+    "unfused_grouped_fp32",
     "execution",
     "framework",
     "memory_format",
@@ -132,7 +133,7 @@ def _step(asked: _Asked) -> TrainingStep:
     config = whole_config(model.config, split)
     _check(job, split, config, layout, model.sizes)
     sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
-    kernel = job.attention_kernel
+    kernel = attention_of(job, config, precision)
     attention = kernel if kernel in ("math", "triton", "flash2") else "flash"
     etp = layout.etp or layout.tp
 

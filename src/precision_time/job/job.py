@@ -274,6 +274,13 @@ class Job:
         """The attention kernel; before 2.11 PyTorch's own choice was FlashAttention-2."""
         return "flash2" if self.attention == "flash" and self.older_than(2, 11) else self.attention
 
+    @property
+    def unfused_grouped_fp32(self) -> bool:
+        """Whether attention with fewer heads of keys than of queries has no fused kernel in single precision: PyTorch
+        2.5 to 2.13. Models repeated the keys before, and its memory-efficient kernel takes them since (pytorch pull
+        request 191085)."""
+        return self.framework == "pytorch" and self.older_than(2, 14) and not self.older_than(2, 5)
+
     def older_than(self, *version: int) -> bool:
         """Whether the job names a version of PyTorch that is older than `version`."""
         return self.torch is not None and tuple(map(int, self.torch.split("."))) < version
