@@ -49,7 +49,8 @@ precision alone, and threads that load half as many bytes at once use less of a 
 OF_ALIGNMENT = 0.7
 """The same of products in half precision whose rows are no multiples of 16 bytes: tables measure none."""
 OF_DEVICE = 0.06
-"""The same of all kernels, and once more of products, on one device: clocks under load."""
+"""The same of all kernels but products on one device, and twice of products there, of all and by dtype class: clocks
+under load. Apart, since the kernels of a device that memory limits say nothing of its products."""
 
 AXES: Mapping[str, Array] = {
     "inputs": np.array([0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]),
@@ -120,8 +121,9 @@ def _shared_terms(part: str, of: KernelClass) -> dict[str, float]:
 def _device_terms(part: str, of: KernelClass) -> dict[str, float]:
     if part == HELPING or of.family in _WITHOUT or (part == COMPUTE and of.family not in CONVOLUTIONS):
         return {}
-    device = {f"device|{of.device}": OF_DEVICE}
-    return {f"product|{of.dtype_class}|{of.device}": OF_DEVICE, **device} if of.family == "matmul" else device
+    if of.family == "matmul":
+        return {f"product|{of.device}": OF_DEVICE, f"product|{of.dtype_class}|{of.device}": OF_DEVICE}
+    return {f"device|{of.device}": OF_DEVICE}
 
 
 def _convolution_terms(part: str, of: KernelClass) -> dict[str, float]:
