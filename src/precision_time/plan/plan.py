@@ -309,13 +309,24 @@ def _infeasible(
 
 
 def _finish(options: Sequence[Option], sure: float) -> str:
-    first = min(options, key=lambda o: o.finish.quantile(sure))
-    return f"in {human_seconds(first.finish.quantile(sure))} ({_named(first)}, ${first.cost.quantile(sure):,.0f})"
+    first = min(_fitting(options, sure), key=lambda o: o.finish.quantile(_level(o, sure)))
+    level = _level(first, sure)
+    return f"in {human_seconds(first.finish.quantile(level))} ({_named(first)}, ${first.cost.quantile(level):,.0f})"
 
 
 def _cost(options: Sequence[Option], sure: float) -> str:
-    cheap = min(options, key=lambda o: o.cost.quantile(sure))
-    return f"${cheap.cost.quantile(sure):,.0f} ({_named(cheap)}, {human_seconds(cheap.finish.quantile(sure))})"
+    cheap = min(_fitting(options, sure), key=lambda o: o.cost.quantile(_level(o, sure)))
+    level = _level(cheap, sure)
+    return f"${cheap.cost.quantile(level):,.0f} ({_named(cheap)}, {human_seconds(cheap.finish.quantile(level))})"
+
+
+def _fitting(options: Sequence[Option], sure: float) -> Sequence[Option]:
+    return [o for o in options if o.assessed.fits > sure] or options
+
+
+def _level(option: Option, sure: float) -> float:
+    """The quantile at which an option that fits so surely meets its goal with `sure`."""
+    return sure / option.assessed.fits if option.assessed.fits > sure else sure
 
 
 def _named(option: Option) -> str:
