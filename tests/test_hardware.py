@@ -81,7 +81,8 @@ def test_a_device_with_slower_links_has_the_kernels_of_its_chip() -> None:
         device = gpu(name)
         assert (device.kernel_name, device.nvlink_bytes_per_s) == (gpu(same).kernel_name, 400e9)
         times = [predict_time("bert-large", precision="amp-bf16", gpu=each).step.p50 for each in (name, same)]
-        # Only the chip with the faster links is better in nothing worse than other boards, whose times bound its own.
+        # The H100's own factor is undone where the 96 GB variant, of which no step was measured, is no better and
+        # faster without one; the slower links of an H800 keep it out of that order.
         assert times[0] == pytest.approx(times[1], rel=0.1)
         assert cluster(name, 8).world.bus_bytes_per_s < cluster(same, 8).world.bus_bytes_per_s
     assert gpu("A100-SXM4-80GB").name == "a100-80gb-sxm"

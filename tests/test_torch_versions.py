@@ -8,6 +8,7 @@ import pytest
 from precision_time import Job, predict
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.capture.training_step import training_step
+from precision_time.errors import JobError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.measurements.row import row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED
@@ -145,6 +146,13 @@ def test_single_precision_with_fewer_heads_of_keys_is_unfused_in_some_versions(
         names = {kind.name for kind in training_step(job).graph.kinds}
         assert any(name.startswith("pt.attention") for name in names) == fused
         assert any("softmax" in name and "log" not in name for name in names) != fused
+
+
+def test_a_sequence_is_not_divided_where_attention_is_unfused() -> None:
+    job = Job("llama3.2-1b", gpus=2, precision="tf32", layout="cp=2", torch="2.11", gpu="h100-80gb-sxm")
+    with pytest.raises(JobError, match=r"torch 2\.11 has none in tf32 .* set torch to 2\.14"):
+        training_step(job)
+    training_step(job.replace(torch="2.14"))
 
 
 def test_a_measured_step_with_written_out_scores() -> None:

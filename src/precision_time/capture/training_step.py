@@ -266,6 +266,11 @@ def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, si
             )
     if layout.cp > 1 and job.attention == "math":
         raise JobError(f"layout cp={layout.cp} needs fused attention; set attention to flash")
+    if layout.cp > 1 and attention_of(job, config, job.precision_spec) == "math":
+        raise JobError(
+            f"layout cp={layout.cp} needs fused attention, and torch {job.torch} has none in {job.precision} for fewer "
+            "heads of keys than of queries; set torch to 2.14 or precision to amp-bf16"
+        )
     depth = int(config[split.depth]) * split.stacks
     if depth < layout.pp * layout.vpp:
         raise JobError(
