@@ -496,7 +496,7 @@ def test_anchors_of_a_file_are_predicted_once_for_all_jobs_of_a_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, asked = tmp_path / "own.csv", []
-    path.write_text("model,gpu,precision,step_time_s\n" + "resnet50,a100-80gb-sxm,fp32,0.2\n" * 3)
+    path.write_text("model,gpu,precision,step_time_s\n" + "resnet50,a100-80gb-sxm,amp-fp16,0.2\n" * 3)
     uncorrected = prediction._uncorrected
 
     def recorded(*given: Any) -> Any:
@@ -504,9 +504,12 @@ def test_anchors_of_a_file_are_predicted_once_for_all_jobs_of_a_comparison(
         return uncorrected(*given)
 
     monkeypatch.setattr(prediction, "_uncorrected", recorded)
-    one, other = (predict(Job("resnet50", gpus=gpus, anchors=(str(path),))) for gpus in (8, 4))
+    one, other = (predict(Job("resnet50", precision="amp-fp16", gpus=gpus, anchors=(str(path),))) for gpus in (8, 4))
     assert len(asked) == 3
     assert one.anchors.count == other.anchors.count > 3
-    path.write_text("model,gpu,precision,step_time_s\nresnet50,a100-80gb-sxm,fp32,0.23\n")
-    assert predict(Job("resnet50", gpus=4, anchors=(str(path),))).anchors.count == other.anchors.count - 2
+    path.write_text("model,gpu,precision,step_time_s\nresnet50,a100-80gb-sxm,amp-fp16,0.23\n")
+    assert (
+        predict(Job("resnet50", precision="amp-fp16", gpus=4, anchors=(str(path),))).anchors.count
+        == other.anchors.count - 2
+    )
     assert len(asked) == 4

@@ -97,8 +97,8 @@ def test_kinds_of_steps_have_spreads_of_their_own(monkeypatch: pytest.MonkeyPatc
         ("gpt", "fp8", "tp=2,dp=4", "fp8"), ("gpt", "bf16", "tp=2,dp=4", "divided"),
         ("gpt", "bf16", "pp=8,dp=1", "divided"), ("gpt", "bf16", "fsdp", "whole"),
         ("resnet", "bf16-master", "fsdp", "half"), ("resnet", "fp16", "ddp", "pure-half"),
-        ("resnet", "amp-fp16", "ddp", "half"), ("resnet", "tf32", "ddp", "single"), ("bert", "fp64", "ddp", "double"),
-        ("timm", "fp32", "ddp", "timm"),
+        ("resnet", "amp-fp16", "ddp", "half"), ("resnet", "tf32", "ddp", "tf32"), ("resnet", "fp32", "ddp", "single"),
+        ("bert", "fp64", "ddp", "double"), ("timm", "fp32", "ddp", "timm"),
     ],
 )  # fmt: skip
 def test_the_kind_of_a_step(family: str, precision: str, layout: str, kind: str) -> None:

@@ -279,6 +279,12 @@ def test_a_scripted_model_fuses_in_every_execution_mode() -> None:
     assert any(kind.name == "pt.fused_pointwise" for kind in eager.kinds)
 
 
+@pytest.mark.parametrize(("mode", "fused"), [("eager", False), ("cuda_graphs", True)])
+def test_frozen_norms_are_fused_where_published_runs_do(mode: str, fused: bool) -> None:
+    graph = capture_model(Job(model="maskrcnn-r50-fpn", batch_size=2, execution=mode)).graph
+    assert any(kind.name == "pt.fused_pointwise" for kind in graph.kinds) == fused
+
+
 def test_the_tag_of_a_timm_model_decides_its_classes() -> None:
     pytest.importorskip("timm")
     from precision_time.zoo.models.torchvision_models import build_timm

@@ -99,10 +99,10 @@ Written by `python -m benchmarks.accuracy classes`. Rows of trust A and B of all
 (`data/published/` and `data/measured/`: {len(judged.rows):,} rows that say something about kernels), each predicted by
 factors on kernels that were fitted without all rows which share its model, family, GPU, architecture, precision or
 framework. Anchors and factors of [accuracy.md](accuracy.md) are not applied.
-Steps in half, pure half, single and double precision and those of timm's image networks have spreads of their own, for
-which a model, family or GPU counts as the root of its rows. "In P10-P90": at the shipped spreads, which hold about 80%
-of each kind by construction. "From other folds": at spreads from rows of other folds alone. Nearly all of timm's
-networks ran on one GPU in one precision and framework, so that other networks settle theirs there.
+Steps in half, pure half, TF32, single and double precision and those of timm's image networks have spreads of their
+own, for which a model, family or GPU counts as the root of its rows. "In P10-P90": at the shipped spreads, which hold
+about 80% of each kind by construction. "From other folds": at spreads from rows of other folds alone. Nearly all of
+timm's networks ran on one GPU in one precision and framework, so that other networks settle theirs there.
 
 {summary(judged).markdown()}
 

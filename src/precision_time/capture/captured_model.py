@@ -327,7 +327,11 @@ def _graph(
             tuple(sorted(model.sizes.items())),
             precision,
             attention,
-            job.execution if job.execution in FUSING else "torchscript" if model.entry.scripted else "eager",
+            job.execution
+            if job.execution in FUSING
+            else "torchscript"
+            if job.execution in model.entry.scripted
+            else "eager",
             rules,
             last,
             "mxnet" if job.framework == "mxnet" and last else "",

@@ -30,12 +30,41 @@ _FREE = frozenset(
     aten.sym_size aten.sym_stride aten.sym_numel aten._has_compatible_shallow_copy_type
     """.split()
 )
+# Operators that do the same with every element, beside those that torch tags so.
+_POINTWISE = frozenset(
+    """
+    aten._to_copy aten.copy_ aten.elu_backward aten.hardsigmoid_backward aten.hardswish_ aten.hardswish_backward
+    aten.hardtanh_backward aten.leaky_relu_backward aten.masked_fill_ aten.mish_backward aten._prelu_kernel
+    aten.softplus_backward
+    """.split()
+)
+_STRIDED = (("strided", True),)
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 
 def _layout(inputs: list[torch.Tensor]) -> str:
     """How the operands of a product lie in memory, in BLAS letters: "nt" is x @ W.t(), "tn" a weight gradient."""
     return "".join("t" if t.stride(-1) != 1 and t.stride(-2) == 1 else "n" for t in inputs[-2:])
+
+
+def _strided(tensors: list[torch.Tensor]) -> bool:
+    """Whether the largest of an operator's tensors do not lie in memory as rows of numbers in one order."""
+    most = max((t.numel() for t in tensors), default=0)
+    largest = [t for t in tensors if t.numel() == most]
+    if all(t.is_contiguous() for t in largest):
+        return False
+    orders = {tuple((s, n) for n, s in zip(t.shape, t.stride(), strict=True) if n > 1) for t in largest}
+    return len(orders) > 1 or not _dense(*orders)
+
+
+def _dense(order: tuple[tuple[int, int], ...]) -> bool:
+    """Whether dimensions (stride, size) are those of a tensor without gaps or elements that lie on each other."""
+    expected = 1
+    for stride, size in sorted(order):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _is_view(func: Any) -> bool:
@@ -109,7 +138,7 @@ class Tracer(_PlainMode):
         self._module_of_sequence: dict[int, int] = {}
         self._fresh: dict[Any, int] = {}
         self._results: dict[Any, Any] = {}
-        self._schemas: dict[Any, tuple[str, bool, tuple[str, ...]]] = {}
+        self._schemas: dict[Any, tuple[str, bool, bool, tuple[str, ...]]] = {}
 
     def storage_index(self, tensor: torch.Tensor, category: Category | None = None) -> int:
         storage = tensor.untyped_storage()
@@ -141,12 +170,14 @@ class Tracer(_PlainMode):
             for nbytes, born, dies, category in self.storages
         ]
 
-    def _schema(self, func: Any) -> tuple[str, bool, tuple[str, ...]]:
+    def _schema(self, func: Any) -> tuple[str, bool, bool, tuple[str, ...]]:
+        """An operator's name, whether it is free and whether it does the same with every element, and its arguments."""
         known = self._schemas.get(func)
         if known is None:
             name = str(func).rsplit(".", 1)[0].replace("precision_time.", "pt.")
             free = name in _FREE or _is_view(func)
-            known = self._schemas[func] = (name, free, tuple(a.name for a in func._schema.arguments))
+            each = torch.Tag.pointwise in func.tags or name in _POINTWISE
+            known = self._schemas[func] = (name, free, each, tuple(a.name for a in func._schema.arguments))
         return known
 
     def _module_index(self) -> int:
@@ -210,7 +241,7 @@ class Tracer(_PlainMode):
         """The operator's arguments after the copies that it makes itself, which are recorded."""
         copies = COPIES[func].of(args) if func in COPIES else {}
         for i, copy in copies.items():
-            kind = OpSignature("aten.clone", (_spec(args[i]),), (_spec(copy),))
+            kind = OpSignature("aten.clone", (_spec(args[i]),), (_spec(copy),), _STRIDED)
             self._record(kind, module, (self.storage_index(args[i]),), [copy])
         return tuple(copies.get(i, value) for i, value in enumerate(args)) if copies else args
 
@@ -225,7 +256,7 @@ class Tracer(_PlainMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self._budget.spend()
-        name, free, arg_names = self._schema(func)
+        name, free, pointwise, arg_names = self._schema(func)
         inputs = tensors_of((args, kwargs))
         given = args
         args, kwargs = beside_meta(func, args, kwargs, inputs)
@@ -253,9 +284,10 @@ class Tracer(_PlainMode):
             attrs = (*attrs, ("layout", _layout(inputs)))
         if name == "aten.convolution_backward" or name == "aten.convolution":
             attrs = tuple((k, v) for k, v in attrs if k != "output_padding")
-        kind = OpSignature(name, in_specs, tuple(_spec(t) for t in outputs), attrs)
+        strided = _STRIDED if pointwise and _strided([*inputs, *outputs]) else ()
+        kind = OpSignature(name, in_specs, tuple(_spec(t) for t in outputs), (*attrs, *strided))
         if name == "aten._to_copy" and len(inputs) == 1 and in_specs[0].dtype == kind.outputs[0].dtype:
-            kind = OpSignature("aten.clone", kind.inputs, kind.outputs)
+            kind = OpSignature("aten.clone", kind.inputs, kind.outputs, strided)
         self._record(kind, module, reads, outputs)
         return out
 

@@ -129,7 +129,7 @@ class JobFacts:
 TIMM, TIMM_GPU = "timm", "rtx-3090"
 """The family of timm's models, and the kind of the steps in their large table, with the GPU that it is of."""
 _KIND_OF_PRECISION = {
-    "fp64": "double", "fp32": "single", "tf32": "single", "torch-fp32": "single",
+    "fp64": "double", "fp32": "single", "tf32": "tf32", "torch-fp32": "single",
     "fp16": "pure-half", "bf16": "pure-half",
 }  # fmt: skip
 """The kind of a step by its precision; "half" in all others, which mix 16-bit kernels with others."""
@@ -147,7 +147,7 @@ def kind_of(family: str, precision: str, job: Job, gpu: str) -> str:
 
     Of a decoder: in fp8, of ranks that share the layers of a replica ("divided"), or neither ("whole"). Of other
     models: image networks of timm where and as their large table has them, on one GPU under PyTorch 1, and steps in
-    "half", "single" (fp32, tf32) or "double" precision or in "pure-half".
+    "half", "tf32", "single" (fp32) or "double" precision or in "pure-half".
     """
     layout = job.layout_spec
     if family in _decoder_families():

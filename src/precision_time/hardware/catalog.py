@@ -292,8 +292,10 @@ _SAME_CHIP = {
     "a800-80gb-sxm": "a100-80gb-sxm",
     "a800-80gb-pcie": "a100-80gb-pcie",
     "h800-80gb-sxm": "h100-80gb-sxm",
+    "h100-96gb-sxm": "h100-80gb-sxm",
 }
-"""Devices that differ from another in NVLink (the H800 in fp64 as well), whose kernel times they have."""
+"""Devices that differ from another in NVLink (the H800 in fp64 as well) or in the size of memory alone, and have its
+kernel times."""
 
 
 @cache

@@ -20,6 +20,7 @@ from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFacto
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import (
     CONVOLUTIONS,
+    ELEMENTS_PER_SM_S,
     FUSABLE_FAMILIES,
     MATMUL,
     RIVALLED,
@@ -27,6 +28,7 @@ from precision_time.timing.work import (
     VECTOR_CONVOLUTIONS,
     WINOGRAD,
     Work,
+    is_by_element,
 )
 from precision_time.timing.work_table import WorkTable
 
@@ -340,21 +342,26 @@ def _classes_on(
     units = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
     direct = np.array([family in VECTOR_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)
+    sms = np.array([[float(gpu.sm_count or DEFAULT_SM_COUNT)] for gpu in gpus])
+    units = np.where(direct, np.minimum(units, vector) * values[0], units)
+    by_element = np.array([is_by_element(family, variant) for family, variant, *_ in classes], dtype=np.bool_)
+    on_cpu = np.array([[gpu.arch == "cpu"] for gpu in gpus])
+    units = np.where(by_element & ~on_cpu, sms * ELEMENTS_PER_SM_S, units)
 
     def table(column: Iterable[Any], dtype: Any = np.float64) -> Any:
         return np.array(list(column), dtype=dtype).reshape(shape)
 
     return _Classes(
         bandwidth=np.array([[float(gpu.memory_bytes_per_s)] for gpu in gpus]),
-        waits=np.array([[0.0 if gpu.arch == "cpu" else 1.0] for gpu in gpus]),
-        sms=np.array([[float(gpu.sm_count or DEFAULT_SM_COUNT)] for gpu in gpus]),
+        waits=np.where(on_cpu, 0.0, 1.0),
+        sms=sms,
         cached=np.array([[2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES)] for gpu in gpus]),
         peaks=units,
         headroom=headroom,
         least_passes=np.array(
             [LEAST_PASSES.get((family, variant.partition(".")[0]), 1.0) for family, variant, *_ in classes]
         ),
-        units=np.where(direct, np.minimum(units, vector) * values[0], units),
+        units=units,
         values=values,
         rivals=of_rivals,
         factors=ClassFactors(np.array([r.factors for r in found]).reshape(*shape, SIZE)),

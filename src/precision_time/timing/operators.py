@@ -26,6 +26,7 @@ from precision_time.timing.work import (
     conv_work,
     matmul_work,
     memory_work,
+    reduction_work,
     rnn_works,
 )
 
@@ -257,7 +258,7 @@ def _convolution_backward(kind: OpSignature, options: WorkOptions) -> list[Work]
     passes = [p for p, on in zip(("dgrad", "wgrad"), wanted, strict=False) if on]
     kernels = _convolution(x, weight, grad, kind, options, passes)
     if len(wanted) > 2 and wanted[2]:
-        kernels.append(memory_work("reduction", grad.nbytes, grad.shape[1] * 4, dtype=grad.dtype))
+        kernels.append(reduction_work(grad.numel, grad.nbytes, grad.shape[1] * 4, grad.dtype))
     return kernels
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.timing.recording import log2
 from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
-from precision_time.timing.work import Work, memory_work
+from precision_time.timing.work import BY_ELEMENT, STEPS_OF_ONE_OPERAND, Work, memory_work, reduction_work
 
 
 def _direction(kind: OpSignature) -> str:
@@ -30,7 +30,7 @@ def _memory(family: str, flops_per_element: float = 1.0, in_place: bool = False)
                 nbytes(outputs),
                 dtype=float_dtype(kind),
                 flops=flops_per_element * elements,
-                variant=_direction(kind),
+                variant=f"{_direction(kind)}.{BY_ELEMENT}" if kind.attr("strided") else _direction(kind),
             )
         ]
 
@@ -38,13 +38,31 @@ def _memory(family: str, flops_per_element: float = 1.0, in_place: bool = False)
 
 
 def _table(family: str, names: str, flops_per_element: float = 1.0) -> None:
-    rule = _memory(family, flops_per_element)
+    _enter(_memory(family, flops_per_element), names)
+
+
+def _enter(rule: Rule, names: str) -> None:
     for name in names.split():
         register(f"aten.{name}")(rule)
 
 
-_table(
-    "pointwise",
+def _pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    # Operands of one shape, order and dtype are loaded in vectors; of others a thread computes where each element lies
+    # and loads it alone (aten/src/ATen/native/cuda/CUDALoops.cuh).
+    tensors = (*kind.inputs, *kind.outputs)
+    elements = max((s.numel for s in tensors), default=0)
+    if not elements:
+        return []
+    floats = {(s.numel, s.dtype) for s in tensors if s.dtype.startswith(("float", "bfloat"))}
+    alike = floats <= {(elements, float_dtype(kind))} and not kind.attr("strided")
+    variant = _direction(kind) if alike else f"{_direction(kind)}.{BY_ELEMENT}"
+    steps = elements * (STEPS_OF_ONE_OPERAND if len(kind.inputs) == 1 else 1.0)
+    read, written = nbytes(kind.inputs), nbytes(kind.outputs)
+    return [memory_work("pointwise", read, written, dtype=float_dtype(kind), flops=steps, variant=variant)]
+
+
+_enter(
+    _pointwise,
     """
     add add_ sub sub_ mul mul_ div div_ neg neg_ relu relu_ threshold_backward gelu gelu_backward silu silu_
     silu_backward sigmoid sigmoid_ sigmoid_backward tanh tanh_ tanh_backward leaky_relu leaky_relu_
@@ -83,8 +101,16 @@ _table(
     """,
     0.0,
 )
-_table(
-    "reduction",
+
+
+@register("pt.grouped_sum")
+def _reduction(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    elements = sum(s.numel for s in kind.inputs)
+    return [reduction_work(elements, nbytes(kind.inputs), nbytes(kind.outputs), float_dtype(kind))]
+
+
+_enter(
+    _reduction,
     """
     sum mean amax amin max min argmax argmin prod norm linalg_vector_norm var var_mean std logsumexp any all
     cumsum cumprod count_nonzero _foreach_norm median histc bincount
@@ -103,8 +129,21 @@ _table(
     nll_loss2d_forward nll_loss2d_backward
     """,
 )
-_table(
-    "pooling",
+_POOLING_STEPS = {"fwd.max": 1.4, "bwd.max": 3.0, "fwd.avg": 3.0, "bwd.avg": 4.5}
+"""Steps of a thread for each element of the larger side, of which `work.ELEMENTS_PER_SM_S` are done: read off profiled
+steps of an H100 (`data/measured`), in which no pooling runs at the rate of memory."""
+
+
+def _pooling(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    elements = max(s.numel for s in (*kind.inputs, *kind.outputs))
+    variant = f"{_direction(kind)}.{'avg' if 'avg' in kind.name else 'max'}"
+    steps = _POOLING_STEPS[variant] * elements
+    read, written = nbytes(kind.inputs), nbytes(kind.outputs)
+    return [memory_work("pooling", read, written, dtype=float_dtype(kind), flops=steps, variant=variant)]
+
+
+_enter(
+    _pooling,
     """
     max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
     max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward
@@ -214,11 +253,6 @@ def _focal_loss(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     variant = "bwd" if kind.name.endswith("backward") else "fwd"
     read, written = nbytes(kind.inputs), nbytes(kind.outputs)
     return [memory_work("pointwise", read, written, dtype=kind.outputs[-1].dtype, variant=variant)]
-
-
-@register("pt.grouped_sum")
-def _grouped_sum(kind: OpSignature, _options: WorkOptions) -> list[Work]:
-    return [memory_work("reduction", nbytes(kind.inputs), nbytes(kind.outputs), dtype=kind.inputs[0].dtype)]
 
 
 _SCATTERS = """

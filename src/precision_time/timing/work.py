@@ -35,6 +35,14 @@ MEMORY_FAMILIES = frozenset({
     "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random",
     "cross_entropy", "optimizer", "other",
 })  # fmt: skip
+BY_ELEMENT = "by_element"
+"""Variant, after the pass, of kernels that compute the place of every element and load it alone."""
+ELEMENTS_PER_SM_S = 2.6e9
+"""Elements that such kernels do in a second on a multiprocessor: an H100 (`data/measured`) does 340 billion, whatever
+their bytes, 1.6 in a cycle of its clock."""
+STEPS_OF_ONE_OPERAND = 0.6
+"""Steps for each element of kernels that load one operand, where those that load several take one: the same H100 does
+570 billion of their elements in a second."""
 FUSABLE_FAMILIES = MEMORY_FAMILIES - {"embedding", "gather", "scatter", "sort", "optimizer"}
 """Families whose kernels can be fused into those that write their input or read their result."""
 
@@ -91,6 +99,11 @@ class Work:
     def key(self) -> tuple[str, str, str, str]:
         """Works with an equal key share their parameters."""
         return (self.family, self.variant, self.math, self.dtype_class)
+
+
+def is_by_element(family: str, variant: str) -> bool:
+    """Whether the operations of a class are steps of threads, of which multiprocessors do ELEMENTS_PER_SM_S."""
+    return family == "pooling" or variant.endswith(BY_ELEMENT)
 
 
 def class_of_dtype(math: str, dtype: str) -> str:
@@ -350,6 +363,18 @@ def memory_work(
         launches=launches,
         variant=variant,
         features=(("rows", shape[0]), ("cols", shape[1])),
+    )
+
+
+def reduction_work(elements: float, bytes_read: float, bytes_written: float, dtype: str) -> Work:
+    """A sum, mean, maximum or norm of `elements`, whose kernels load each alone."""
+    return memory_work(
+        "reduction",
+        bytes_read,
+        bytes_written,
+        dtype=dtype,
+        flops=STEPS_OF_ONE_OPERAND * elements,
+        variant=f"fwd.{BY_ELEMENT}",
     )
 
 

@@ -94,8 +94,9 @@ class ZooEntry:
     samples_unit: str = "samples"
     varies: float = 0.0
     """Half the range of padded lengths of batches, as a share of the middle."""
-    scripted: bool = False
-    """Whether published runs script the model, so that pointwise chains are one kernel in every execution mode."""
+    scripted: tuple[str, ...] = ()
+    """Execution modes, besides those that fuse, in which published runs script the model: pointwise chains are one
+    kernel."""
     own_formats: bool = False
     """Whether published runs with images channels last have kernels of their own for that format, beside convolutions,
     so that none of the copies is made that PyTorch makes there."""

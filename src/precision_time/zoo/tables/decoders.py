@@ -110,6 +110,11 @@ def decoder_entry(
     )
 
 
+def _by_template(entry: ZooEntry) -> ZooEntry:
+    """A model whose whole step is too long to be traced (`capture.limits`): a template serves it."""
+    return replace(entry, ships=False)
+
+
 def _gpt2(name: str, shape: dict[str, Any], parameters: int) -> ZooEntry:
     source = f"transformers GPT2LMHeadModel, {name}"
     return decoder_entry(name, "gpt", {**GPT2, **shape}, 1024, parameters, source, batch_size=8)
@@ -199,7 +204,9 @@ ENTRIES: tuple[ZooEntry, ...] = (
     _llama("llama3-70b", LLAMA3_70B, 128256, 5e5, 8192, LLAMA3_COUNTS[1]),
     _llama("llama3.1-8b", LLAMA3_8B, 128256, 5e5, 8192, LLAMA3_COUNTS[0]),
     _llama("llama3.1-70b", LLAMA3_70B, 128256, 5e5, 8192, LLAMA3_COUNTS[1]),
-    _llama("llama3.1-405b", decoder_shape(126, 16384, 128, 8, 53248), 128256, 5e5, 8192, LLAMA3_COUNTS[2]),
+    _by_template(
+        _llama("llama3.1-405b", decoder_shape(126, 16384, 128, 8, 53248), 128256, 5e5, 8192, LLAMA3_COUNTS[2])
+    ),
     # The adapted layers are those of MLPerf's reference: query, key and value in one projection, and the output.
     _large(
         "llama2-70b-lora",
@@ -217,7 +224,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
     _mixtral("mixtral-8x7b", decoder_shape(32, 4096, 32, 8, 14336), 46_702_792_704),
     _mixtral("mixtral-8x22b", decoder_shape(56, 6144, 48, 8, 16384), 140_620_634_112),
     _qwen3("qwen3-30b-a3b", decoder_shape(48, 2048, 32, 4, 6144), 768, 30_532_122_624),
-    _qwen3("qwen3-235b-a22b", decoder_shape(94, 4096, 64, 4, 12288), 1536, 235_093_634_560),
+    _by_template(_qwen3("qwen3-235b-a22b", decoder_shape(94, 4096, 64, 4, 12288), 1536, 235_093_634_560)),
     _large(
         "gpt-oss-120b",
         "gpt-oss",
@@ -286,12 +293,14 @@ ENTRIES: tuple[ZooEntry, ...] = (
     ),
     decoder_entry("nemotron-8b", "nemotron", {**NEMOTRON, **decoder_shape(32, 4096, 32)}, 4096),
     decoder_entry("nemotron-22b", "nemotron", {**NEMOTRON, **decoder_shape(40, 6144, 48)}, 4096),
-    decoder_entry(
-        "nemotron-340b",
-        "nemotron",
-        {**NEMOTRON, **decoder_shape(96, 18432, 96, 8)},
-        4096,
-        341_000_000_000,
-        "Nemotron-4 340B report: 331.6 billion + 9.4 billion embedding parameters (rounded)",
+    _by_template(
+        decoder_entry(
+            "nemotron-340b",
+            "nemotron",
+            {**NEMOTRON, **decoder_shape(96, 18432, 96, 8)},
+            4096,
+            341_000_000_000,
+            "Nemotron-4 340B report: 331.6 billion + 9.4 billion embedding parameters (rounded)",
+        )
     ),
 )

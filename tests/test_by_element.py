@@ -1,0 +1,182 @@
+"""Pointwise kernels that load each element alone, and pooling: time by elements where bytes take less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from precision_time.capture.graph import OpSignature, TensorSpec
+from precision_time.capture.tracer import Tracer
+from precision_time.hardware.catalog import default_catalog
+from precision_time.hardware.gpu import Gpu
+from precision_time.timing.kernel_factors import NO_FACTORS
+from precision_time.timing.kernels import KernelModel
+from precision_time.timing.operators import WorkOptions, works
+from precision_time.timing.work import Work
+
+IMAGE = (128, 256, 56, 56)
+WHOLE = TensorSpec(IMAGE, "float16")
+MODEL = KernelModel(scales={}, factors=NO_FACTORS)
+
+
+def gpu(name: str) -> Gpu:
+    return default_catalog().gpu(name)
+
+
+def of(name: str, *tensors: TensorSpec) -> Work:
+    """The work of an operator on tensors, of which the last is its result."""
+    (work,) = works(OpSignature(f"aten.{name}", tensors[:-1], tensors[-1:]), WorkOptions()) or []
+    return work
+
+
+def seconds(work: Work, device: Gpu) -> float:
+    return float(MODEL.seconds([work], device).seconds[0])
+
+
+def like(shape: tuple[int, ...] = IMAGE, dtype: str = "float16") -> TensorSpec:
+    return TensorSpec(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "alone"),
+    [
+        ("relu", (WHOLE, WHOLE), False),
+        ("add", (WHOLE, WHOLE, WHOLE), False),
+        ("where", (like(dtype="bool"), WHOLE, WHOLE, WHOLE), False),
+        ("eq", (WHOLE, WHOLE, like(dtype="bool")), False),
+        ("gelu_backward", (WHOLE, WHOLE, WHOLE), False),
+        ("bitwise_and", (like(dtype="bool"), like(dtype="bool"), like(dtype="bool")), False),
+        ("mul", (WHOLE, like((128, 256, 1, 1)), WHOLE), True),
+        ("add", (WHOLE, like((256,)), WHOLE), True),
+        ("add", (WHOLE, like(dtype="float32"), like(dtype="float32")), True),
+        ("gelu_backward", (WHOLE, like((1, 256, 1, 1)), WHOLE), True),
+    ],
+)
+def test_operands_of_another_shape_or_dtype_are_loaded_alone(
+    name: str, tensors: tuple[TensorSpec, ...], alone: bool
+) -> None:
+    direction = "bwd" if "backward" in name else "fwd"
+    assert of(name, *tensors).variant == (f"{direction}.by_element" if alone else direction)
+
+
+ARGUMENTS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "rows": lambda x: (x, x),
+    "both transposed": lambda x: (x.transpose(1, 2), x.transpose(1, 2)),
+    "one transposed": lambda x: (x.transpose(1, 2).contiguous(), x.transpose(1, 2)),
+    "a part of each row": lambda x: (x[..., :3], x[..., :3]),
+    "the first samples": lambda x: (x[:2], x[:2]),
+    "repeated in place": lambda x: (x, x[:, :1].expand_as(x)),
+    "a dimension of one": lambda x: (x[:, :1].transpose(0, 1), x[:, :1].transpose(0, 1)),
+    "channels last": lambda x: (x.contiguous(memory_format=torch.channels_last),) * 2,
+    "one channels last": lambda x: (x, x.contiguous(memory_format=torch.channels_last)),
+}
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers from the first on as they lie in memory, as many as the tensor has elements."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_trace_says_whether_a_kernel_may_take_its_tensors_for_rows_of_numbers(name: str) -> None:
+    """A real sum is the oracle: it may, if the numbers of the result are sums of those in memory in the same order."""
+    a, b = ARGUMENTS[name](torch.rand(4, 5, 6, 7))
+    result = a + b
+    try:
+        rows = torch.equal(in_memory(result), in_memory(a) + in_memory(b))
+    except RuntimeError:  # elements that lie on each other
+        rows = False
+    a, b = ARGUMENTS[name](torch.empty(4, 5, 6, 7, device="meta"))
+    with Tracer() as tracer:
+        _ = a + b
+    (kind,) = tracer.kinds
+    assert kind.attrs == (() if rows else (("strided", True),))
+
+
+@pytest.mark.parametrize(
+    ("copied", "strided"),
+    [
+        (lambda x: x.clone(), False),
+        (lambda x: x.half(), False),
+        (lambda x: x.transpose(1, 2).clone(), False),
+        (lambda x: x.transpose(1, 2).contiguous(), True),
+        (lambda x: x.contiguous(memory_format=torch.channels_last), True),
+        (lambda x: torch.empty_like(x).transpose(1, 2).copy_(x.transpose(1, 2)), False),
+        (lambda x: torch.empty_like(x).copy_(x.transpose(1, 2)), True),
+    ],
+)  # fmt: skip
+def test_copies_into_another_order_are_by_element(
+    copied: Callable[[torch.Tensor], torch.Tensor], strided: bool
+) -> None:
+    x = torch.empty(4, 6, 6, 7, device="meta")
+    with Tracer() as tracer:
+        copied(x)
+    (kind,) = tracer.kinds
+    (work,) = works(kind, WorkOptions()) or []
+    assert work.variant == ("fwd.by_element" if strided else "fwd")
+
+
+def test_an_h100_takes_the_time_of_its_multiprocessors_for_them() -> None:
+    """102.8 million elements, 2.6 billion a second on each of 132 multiprocessors: 0.299 ms, of bytes 0.123 ms."""
+    h100 = gpu("h100-80gb-sxm")
+    scaled = seconds(of("mul", WHOLE, like((128, 256, 1, 1)), WHOLE), h100)
+    assert scaled == pytest.approx(102_760_448 / (2.6e9 * 132), rel=0.05)
+    assert seconds(of("relu", WHOLE, WHOLE), h100) < 0.5 * scaled
+
+
+def test_a_gpu_of_little_bandwidth_hardly_waits_for_them() -> None:
+    work, plain = of("mul", WHOLE, like((128, 256, 1, 1)), WHOLE), of("relu", WHOLE, WHOLE)
+    ratio = {
+        name: seconds(work, gpu(name)) / seconds(plain, gpu(name)) for name in ("t4", "v100-16gb-sxm", "b200-180gb-sxm")
+    }
+    assert ratio["t4"] < 1.15 < ratio["v100-16gb-sxm"] < 1.5
+    assert ratio["b200-180gb-sxm"] > 3.0
+
+
+def test_single_precision_is_as_long_as_half_until_bytes_take_longer() -> None:
+    h100 = gpu("h100-80gb-sxm")
+    scale = (128, 256, 1, 1)
+    half = seconds(of("mul", WHOLE, like(scale), WHOLE), h100)
+    single = seconds(of("mul", like(dtype="float32"), like(scale, "float32"), like(dtype="float32")), h100)
+    assert half < single < 1.35 * half
+
+
+def test_a_kernel_of_one_operand_takes_six_tenths_of_the_steps() -> None:
+    """A gradient of a mean divides an expanded tensor; a sum over all but the channels reads one."""
+    divided = works(OpSignature("aten.div", (WHOLE,), (WHOLE,), (("strided", True),)), WorkOptions()) or []
+    added = of("sum", WHOLE, like((256,)))
+    assert divided[0].flops == added.flops == pytest.approx(0.6 * 102_760_448)
+    assert added.variant == divided[0].variant == "fwd.by_element"
+    assert seconds(added, gpu("h100-80gb-sxm")) == pytest.approx(0.6 * 102_760_448 / (2.6e9 * 132), rel=0.05)
+
+
+def test_processors_load_elements_at_the_rate_of_memory() -> None:
+    cpu = replace(gpu("h100-80gb-sxm"), arch="cpu")
+    plain, scaled = of("relu", WHOLE, WHOLE), of("mul", WHOLE, like((128, 256, 1, 1)), WHOLE)
+    assert seconds(scaled, cpu) == pytest.approx(seconds(plain, cpu), rel=0.1)
+
+
+def test_pooling_takes_longer_than_its_bytes_and_mean_longer_than_maximum() -> None:
+    h100, small = gpu("h100-80gb-sxm"), like((128, 256, 28, 28))
+    mean = [of("avg_pool2d", WHOLE, small), of("avg_pool2d_backward", small, WHOLE, WHOLE)]
+    most = [
+        of("max_pool2d_with_indices", WHOLE, small),
+        of("max_pool2d_with_indices_backward", small, WHOLE, WHOLE),
+    ]
+    assert [work.variant for work in (*mean, *most)] == ["fwd.avg", "bwd.avg", "fwd.max", "bwd.max"]
+    taken = [seconds(work, h100) for work in (*most, *mean)]
+    assert taken[0] == pytest.approx(1.4 * 102_760_448 / (2.6e9 * 132), rel=0.05)
+    assert taken[1] == pytest.approx(3.0 * 102_760_448 / (2.6e9 * 132), rel=0.05)
+    assert taken[0] < taken[2]
+    assert taken[1] < taken[3]
+
+
+@pytest.mark.parametrize("name", ["h100-96gb-sxm", "h800-80gb-sxm"])
+def test_variants_of_a_chip_take_the_same_time(name: str) -> None:
+    work = [of("relu", WHOLE, WHOLE), of("max_pool2d_with_indices", WHOLE, like((128, 256, 28, 28)))]
+    shipped = KernelModel()
+    times = [shipped.seconds(work, gpu(each)).seconds.tolist() for each in (name, "h100-80gb-sxm")]
+    assert times[0] == times[1]
