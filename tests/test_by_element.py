@@ -153,6 +153,19 @@ def test_a_kernel_of_one_operand_takes_six_tenths_of_the_steps() -> None:
     assert seconds(added, gpu("h100-80gb-sxm")) == pytest.approx(0.6 * 102_760_448 / (2.6e9 * 132), rel=0.05)
 
 
+def test_floors_are_those_of_the_arithmetic_and_of_memory() -> None:
+    """What a kernel takes for its elements, or a depthwise convolution on vector units, is no physical floor."""
+    h100 = gpu("h100-80gb-sxm")
+    scaled = of("mul", WHOLE, like((128, 256, 1, 1)), WHOLE)
+    weight = like((256, 1, 3, 3))
+    attributes = (("stride", (1, 1)), ("padding", (1, 1)), ("dilation", (1, 1)), ("groups", 256))
+    (depthwise,) = works(OpSignature("aten.convolution", (WHOLE, weight), (WHOLE,), attributes), WorkOptions()) or []
+    times = MODEL.seconds([scaled, depthwise], h100)
+    assert times.floor_seconds[0] == pytest.approx(scaled.bytes / h100.memory_bytes_per_s)
+    least = max(depthwise.floor_flops / h100.peak("fp16"), depthwise.bytes / h100.memory_bytes_per_s)
+    assert times.floor_seconds[1] == pytest.approx(least)
+
+
 def test_processors_load_elements_at_the_rate_of_memory() -> None:
     cpu = replace(gpu("h100-80gb-sxm"), arch="cpu")
     plain, scaled = of("relu", WHOLE, WHOLE), of("mul", WHOLE, like((128, 256, 1, 1)), WHOLE)

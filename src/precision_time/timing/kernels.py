@@ -339,11 +339,11 @@ def _classes_on(
         of_rivals = values.copy()
         winograd = resolved((WINOGRAD, *classes[i][1:]) for i in able)
         of_rivals[:, :, able] = parameters(winograd, np.ones(len(able), dtype=np.bool_))
-    units = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
+    of_class = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
     direct = np.array([family in VECTOR_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)
     sms = np.array([[float(gpu.sm_count or DEFAULT_SM_COUNT)] for gpu in gpus])
-    units = np.where(direct, np.minimum(units, vector) * values[0], units)
+    units = np.where(direct, np.minimum(of_class, vector) * values[0], of_class)
     by_element = np.array([is_by_element(family, variant) for family, variant, *_ in classes], dtype=np.bool_)
     on_cpu = np.array([[gpu.arch == "cpu"] for gpu in gpus])
     units = np.where(by_element & ~on_cpu, sms * ELEMENTS_PER_SM_S, units)
@@ -356,7 +356,7 @@ def _classes_on(
         waits=np.where(on_cpu, 0.0, 1.0),
         sms=sms,
         cached=np.array([[2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES)] for gpu in gpus]),
-        peaks=units,
+        peaks=of_class,
         headroom=headroom,
         least_passes=np.array(
             [LEAST_PASSES.get((family, variant.partition(".")[0]), 1.0) for family, variant, *_ in classes]
