@@ -307,6 +307,13 @@ class _GraphKey:
     entry: ZooEntry = field(compare=False)
 
 
+def _fusion_of(job: Job, entry: ZooEntry) -> str:
+    """The execution mode whose chains of pointwise operators are one kernel, or "eager"."""
+    if job.execution in FUSING:
+        return job.execution
+    return "torchscript" if job.execution in entry.scripted else "eager"
+
+
 def _graph(
     model: _Model,
     job: Job,
@@ -327,11 +334,7 @@ def _graph(
             tuple(sorted(model.sizes.items())),
             precision,
             attention,
-            job.execution
-            if job.execution in FUSING
-            else "torchscript"
-            if job.execution in model.entry.scripted
-            else "eager",
+            _fusion_of(job, model.entry),
             rules,
             last,
             "mxnet" if job.framework == "mxnet" and last else "",
