@@ -297,6 +297,8 @@ class _GraphKey:
     device_rules: str
     """Whose autocast lists hold; without autocast both devices run the same graph."""
     channels_last: bool
+    images_last: bool
+    """Whether a framework's own kernels read images channels last, be the operators' copies in the graph or not."""
     framework: str
     """Whose fused kernels run; "" where it fuses nothing."""
     training: bool
@@ -325,7 +327,7 @@ def _graph(
     rules = device_type if precision.autocast else "cuda"
     written_out = attention_of(job, model.config, precision) == "math"
     attention = "math" if written_out and (model.entry.attention or not model.shipped) else "flash"
-    last = model.entry.converts and channels_last(job.memory_format, precision)
+    images_last = channels_last(job.memory_format, precision)
     return _cached_graph(
         _GraphKey(
             model.name,
@@ -336,8 +338,9 @@ def _graph(
             attention,
             _fusion_of(job, model.entry),
             rules,
-            last,
-            "mxnet" if job.framework == "mxnet" and last else "",
+            model.entry.converts and images_last,
+            job.framework == "mxnet" and images_last,
+            "mxnet" if job.framework == "mxnet" else "",
             training,
             job.lora,
             job.quantized,
@@ -357,8 +360,8 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
         graph = stored_graph(file, key.attention, key.precision, concrete, early, channels_last=key.channels_last)
         if key.lora is not None:
             graph = with_adapters(graph, key.lora, key.quantized)
-            return transform(framework_kernels(graph, key.framework), key.precision, key.execution)
-        return compiled(framework_kernels(graph, key.framework), key.execution)
+            return transform(framework_kernels(graph, key.framework, key.images_last), key.precision, key.execution)
+        return compiled(framework_kernels(graph, key.framework, key.images_last), key.execution)
     regime = regime_of(key.precision)
     rules = key.device_rules, key.channels_last
     traced = partial(trace_entry, key.entry, dict(key.config), sizes, regime, key.attention, *rules)
@@ -366,5 +369,5 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
     graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
     if key.lora is not None and key.training:
         graph = with_adapters(graph, key.lora, key.quantized)
-    graph = framework_kernels(graph, key.framework)
+    graph = framework_kernels(graph, key.framework, key.images_last)
     return transform(graph, key.precision, key.execution, key.device_rules)

@@ -3,8 +3,10 @@
 Megatron: scaled, masked softmax as one kernel (megatron/legacy/fused_kernels), bias + dropout + add, SwiGLU, rotary
 embedding and cross-entropy by Transformer Engine or its own fused functions (megatron/core/fusions). llm-foundry: fused
 cross-entropy (flash-attn's). NVIDIA's MXNet: batch norm channels last with the sum and ReLU that follow, which keeps
-its tensor on the chip between its two passes and stores one bit per activation for the way back. A fused kernel moves
-the bytes of its inputs and outputs, not of intermediate tensors.
+its tensor on the chip between its two passes and stores one bit per activation for the way back, for instance norms as
+well (src/operator/nn/instance_norm_v2.cu); convolutions that add their gradient to that of another branch
+(src/executor/inplace_addto_detect_pass.cc), and cuDNN's pooling, which stores no indices (src/operator/nn/pooling.cu).
+A fused kernel moves the bytes of its inputs and outputs, not of intermediate tensors.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, Tens
 from precision_time.capture.replace_calls import Signatures, replace_calls
 
 SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY = "softmax", "dropout_add", "swiglu", "rope", "cross_entropy"
-BATCH_NORM = "batch_norm"
+BATCH_NORM, POOLING, ADD_TO = "batch_norm", "pooling", "add_to"
 FUSED: Mapping[str, frozenset[str]] = {
     "megatron": frozenset({SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY}),
     "megatron-deepspeed": frozenset({SOFTMAX, DROPOUT_ADD}),
     "megatron-bridge": frozenset({SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY}),
     "llm-foundry": frozenset({CROSS_ENTROPY}),
-    "mxnet": frozenset({BATCH_NORM}),
+    "mxnet": frozenset({BATCH_NORM, POOLING, ADD_TO}),
 }
 """What each framework fuses; other frameworks run PyTorch's own operators."""
 
@@ -49,9 +51,12 @@ _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (CROSS_ENTROPY, ("nll_loss_backward", "_log_softmax_backward_data")),
     (BATCH_NORM, ("native_batch_norm", "add_", "relu_")),
     (BATCH_NORM, ("native_batch_norm", "relu_")),
+    (BATCH_NORM, ("native_batch_norm", "relu")),
     (BATCH_NORM, ("threshold_backward", "native_batch_norm_backward")),
+    (BATCH_NORM, ("native_batch_norm",)),
+    (BATCH_NORM, ("native_batch_norm_backward",)),
 )
-"""Neighbouring operators that become one."""
+"""Neighbouring operators that become one, the longest first."""
 
 
 def attention_kernel(graph: OpGraph, kernel: str) -> OpGraph:
@@ -69,15 +74,21 @@ def attention_kernel(graph: OpGraph, kernel: str) -> OpGraph:
     return replace(graph, kinds=tuple(kinds))
 
 
-def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
+def framework_kernels(graph: OpGraph, framework: str, images_last: bool = False) -> OpGraph:
     """The graph with the framework's fused kernels, and with the metrics that it computes in addition to the loss."""
     if framework in MEASURES_TRAINING:
         graph = _with_metrics(graph, MEASURES_TRAINING[framework])
     if framework in FLOAT_LOSS:
         graph = _with_float_loss(graph)
     fused = FUSED.get(framework, frozenset())
+    if not images_last:
+        fused -= {BATCH_NORM}
     if not fused:
         return graph
+    if ADD_TO in fused:
+        graph = _adding_to_gradients(graph)
+    if POOLING in fused:
+        graph = replace(graph, kinds=tuple(_without_indices(kind) for kind in graph.kinds))
     chains = [(fusion, names) for fusion, names in _CHAINS if fusion in fused]
     names = [graph.kinds[c.kind].name.removeprefix("aten.") for c in graph.calls]
     last_read = {storage: i for i, call in enumerate(graph.calls) for storage in call.reads}
@@ -89,7 +100,7 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
     while i < len(names):
         length, fusion = _match(names, i, chains, graph)
         position = len(calls)
-        if length > 1:
+        if fusion:
             group = list(range(i, i + length))
             calls.append(_one(graph, group, fusion, last_read, signatures))
             new_positions.extend([position] * length)
@@ -114,9 +125,6 @@ def _match(
         if here == chain and (phase is not Phase.BACKWARD) == (
             graph.calls[at + len(chain) - 1].phase is not Phase.BACKWARD
         ):
-            images = max(graph.kinds[graph.calls[at].kind].inputs, key=lambda s: s.numel).shape[0]
-            if fusion == BATCH_NORM and images == 1:  # an instance norm, whose kernel is another
-                continue
             return len(chain), fusion
     return 1, ""
 
@@ -146,12 +154,59 @@ def _batch_norm(graph: OpGraph, group: list[int], last_read: dict[int, int], sig
 
     call = fused_call(graph, group, last_read, enter)
     backward = call.phase is Phase.BACKWARD
-    activation = graph.calls[group[0]].reads[1] if backward else None
+    activation = graph.calls[group[0]].reads[1] if backward and len(group) > 1 else None
     kept = [i for i, storage in enumerate(call.reads) if storage != activation]
     inputs, reads = tuple(found[0].inputs[i] for i in kept), tuple(call.reads[i] for i in kept)
     attributes = (("operators", len(group)), ("backward", backward))
-    kind = OpSignature("pt.fused_pointwise", inputs, found[0].outputs, attributes)
-    return replace(call, kind=signatures(kind), reads=reads)
+    outputs = found[0].outputs
+    order = sorted(range(len(outputs)), key=lambda i: -outputs[i].numel)  # the first names the kernel's dtype
+    writes = tuple(call.writes[i] for i in order)
+    kind = OpSignature("pt.fused_pointwise", inputs, tuple(outputs[i] for i in order), attributes)
+    return replace(call, kind=signatures(kind), reads=reads, writes=writes)
+
+
+def _adding_to_gradients(graph: OpGraph) -> OpGraph:
+    """The graph whose convolutions add the gradient of their input to that of another branch, if it is there before.
+
+    Such a kernel reads what it adds to (`add_to`), where PyTorch runs an addition that reads both and writes a third.
+    """
+    written = {storage: i for i, call in enumerate(graph.calls) for storage in call.writes}
+    addition_of: dict[int, int] = {}
+    for i, call in enumerate(graph.calls):
+        if call.phase is not Phase.BACKWARD or graph.kinds[call.kind].name != "aten.add" or len(call.reads) != 2:
+            continue
+        earlier, last = sorted(written.get(storage, -1) for storage in call.reads)
+        if earlier < last < i and graph.kinds[graph.calls[last].kind].name == "aten.convolution_backward":
+            addition_of[last] = i
+    removed = set(addition_of.values())
+    signatures = Signatures()
+    calls: list[Call] = []
+    new_positions: list[int] = []
+    for i, call in enumerate(graph.calls):
+        kind = graph.kinds[call.kind]
+        if i in removed:
+            new_positions.append(len(calls) - 1)
+            continue
+        new_positions.append(len(calls))
+        if i in addition_of:
+            addition = graph.calls[addition_of[i]]
+            (own,) = set(addition.reads) & set(call.writes)
+            (other,) = set(addition.reads) - {own}
+            kind = replace(kind, attrs=(*kind.attrs, ("add_to", True)))
+            writes = tuple(addition.writes[0] if storage == own else storage for storage in call.writes)
+            call = replace(call, reads=(*call.reads, other), writes=writes)
+        calls.append(replace(call, kind=signatures(kind)))
+    return replace_calls(graph, signatures, calls, new_positions)
+
+
+def _without_indices(kind: OpSignature) -> OpSignature:
+    """cuDNN's pooling reads its result on the way back instead of indices, and moves its tensors once."""
+    if "_pool" not in kind.name or "2d" not in kind.name and "3d" not in kind.name:
+        return kind
+    backward = kind.name.endswith("_backward")
+    images = [s for s in kind.inputs if s.dtype != "int64"]
+    inputs = (*images, images[0]) if backward and "max" in kind.name else tuple(images)
+    return OpSignature("pt.fused_pointwise", inputs, kind.outputs[:1], (("operators", 1), ("backward", backward)))
 
 
 def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSignature, Call] | None], set[int]]:

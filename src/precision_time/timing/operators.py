@@ -257,6 +257,8 @@ def _convolution_backward(kind: OpSignature, options: WorkOptions) -> list[Work]
     wanted = list(mask) if isinstance(mask, tuple) else [True, True, False]
     passes = [p for p, on in zip(("dgrad", "wgrad"), wanted, strict=False) if on]
     kernels = _convolution(x, weight, grad, kind, options, passes)
+    if kind.attr("add_to") and wanted[0]:
+        kernels[0] = replace(kernels[0], bytes_read=kernels[0].bytes_read + x.nbytes)
     if len(wanted) > 2 and wanted[2]:
         kernels.append(reduction_work(grad.numel, grad.nbytes, grad.shape[1] * 4, grad.dtype))
     return kernels
