@@ -9,10 +9,11 @@ import pytest
 
 from precision_time.capture.captured_model import capture_model
 from precision_time.capture.fused_kernels import FLOAT_LOSS, FUSED, MEASURES_TRAINING, framework_kernels
-from precision_time.capture.graph import Category, OpGraph, OpSignature, Phase
+from precision_time.capture.graph import Call, Category, OpGraph, OpSignature, Phase, Storage, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, layered
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
+from precision_time.timing.operators import WorkOptions, works
 
 BATCH, SEQ = 2, 512
 
@@ -135,11 +136,11 @@ def image_graph(model: str, framework: str, memory_format: str = "nhwc") -> OpGr
 
 
 def test_batch_norm_of_mxnet_is_one_kernel_with_its_sum_and_relu() -> None:
-    """ResNet-50 has 53 norms: 33 with ReLU, 16 with sum and ReLU, 4 of shortcuts alone."""
+    """ResNet-50 has 53 norms: 33 with ReLU, 16 with sum and ReLU, 4 of shortcuts alone; and one pooling."""
     plain, fused = (image_graph("resnet50", framework) for framework in ("pytorch", "mxnet"))
     forward, backward = names(fused, Phase.FORWARD), names(fused, Phase.BACKWARD)
-    assert (forward["pt.fused_pointwise"], forward["native_batch_norm"], forward["relu_"]) == (49, 4, 0)
-    assert (backward["pt.fused_pointwise"], backward["threshold_backward"]) == (49, 0)
+    assert (forward["pt.fused_pointwise"], forward["native_batch_norm"], forward["relu_"]) == (54, 0, 0)
+    assert (backward["pt.fused_pointwise"], backward["threshold_backward"]) == (54, 0)
     assert names(plain)["convolution"] == names(fused)["convolution"] == 53
     x = 8 * 64 * 112 * 112 * 2  # bytes of the first activation in half precision
     first = next(k for k in fused.kinds if k.name == "pt.fused_pointwise" and not k.attr("backward"))
@@ -149,12 +150,78 @@ def test_batch_norm_of_mxnet_is_one_kernel_with_its_sum_and_relu() -> None:
     last = [k for k in kinds if k.name == "pt.fused_pointwise"][-1]
     assert moved(last)[0] == pytest.approx(2 * x, rel=0.001)  # the gradient and what was normed, not the activation
     assert moved(last)[1] == pytest.approx(x, rel=0.001)
+    assert {k.outputs[0].dtype for k in kinds if k.name == "pt.fused_pointwise"} == {"float16"}
 
 
-def test_only_batch_norm_channels_last_is_fused_by_mxnet() -> None:
-    assert names(image_graph("resnet50", "mxnet", "nchw")) == names(image_graph("resnet50", "pytorch", "nchw"))
-    norms = [names(image_graph("unet3d", framework))["native_batch_norm"] for framework in ("pytorch", "mxnet")]
-    assert norms[0] == norms[1] > 0  # instance norms
+def test_instance_norm_of_mxnet_is_the_same_kernel() -> None:
+    plain, fused = (image_graph("unet3d", framework) for framework in ("pytorch", "mxnet"))
+    count = names(plain)["native_batch_norm"]
+    assert count == names(plain)["relu"] == names(fused, Phase.FORWARD)["pt.fused_pointwise"] > 20
+    assert names(fused)["native_batch_norm"] == names(fused)["relu"] == names(fused)["threshold_backward"] == 0
+    x = 8 * 32 * 128**3 * 2
+    first = next(k for k in fused.kinds if k.name == "pt.fused_pointwise")
+    assert moved(first) == pytest.approx((x, x), rel=0.001)
+
+
+@pytest.mark.parametrize("memory_format", ["nhwc", "nchw"])
+def test_convolutions_of_mxnet_add_to_the_gradient_of_the_other_branch(memory_format: str) -> None:
+    """Each of 16 blocks of ResNet-50 has two branches, whose gradients PyTorch adds in an operator."""
+    plain, fused = (image_graph("resnet50", framework, memory_format) for framework in ("pytorch", "mxnet"))
+    adding = [c for c in fused.calls if fused.kinds[c.kind].attr("add_to")]
+    assert len(adding) == names(plain, Phase.BACKWARD)["add"] - names(fused, Phase.BACKWARD)["add"] == 16
+    written = {s for c in fused.calls for s in c.writes}
+    for call in adding:
+        kind = fused.kinds[call.kind]
+        assert kind.name == "aten.convolution_backward"
+        before = {s for c in fused.calls[: fused.calls.index(call)] for s in c.writes}
+        other = call.reads[-1]
+        assert other in before
+        assert fused.storages[call.writes[0]].nbytes == kind.inputs[1].nbytes
+        assert call.writes[0] in {s for c in fused.calls for s in c.reads}
+    assert all(fused.storages[s].nbytes > 0 for s in written)
+    options = WorkOptions(channels_last=memory_format == "nhwc")
+    kind = fused.kinds[adding[-1].kind]
+    own = replace(kind, attrs=tuple(a for a in kind.attrs if a[0] != "add_to"))
+    (dgrad, wgrad), (alone, same) = works(kind, options) or (), works(own, options) or ()
+    assert dgrad.bytes - alone.bytes == kind.inputs[1].nbytes == kind.outputs[0].nbytes  # read once more
+    assert (wgrad.bytes, dgrad.flops) == (same.bytes, alone.flops)
+
+
+def test_a_gradient_that_comes_after_that_of_a_convolution_is_added_apart() -> None:
+    """`b` of a convolution is written first, `a` of another operator last: nothing is there that `b` could add to."""
+    half = TensorSpec((2, 4, 8, 8), "float16")
+    weight = TensorSpec((4, 4, 1, 1), "float16")
+    mask = (("output_mask", (True, False, False)),)
+    kinds = (
+        OpSignature("aten.convolution_backward", (half, half, weight), (half,), mask),
+        OpSignature("aten.threshold_backward", (half, half), (half,)),
+        OpSignature("aten.add", (half, half), (half,)),
+    )
+
+    def graph(*order: int) -> OpGraph:
+        calls = {
+            0: Call(0, Phase.BACKWARD, 0, 0, (0, 1, 2), (3,)),
+            1: Call(1, Phase.BACKWARD, 0, 0, (0, 1), (4,)),
+            2: Call(2, Phase.BACKWARD, 0, 0, (3, 4), (5,)),
+        }
+        storages = tuple(Storage(half.nbytes, 0, 3, next(iter(Category))) for _ in range(6))
+        return OpGraph("made", kinds, tuple(calls[i] for i in order), ("",), storages, (), 0)
+
+    assert names(framework_kernels(graph(0, 1, 2), "mxnet"))["add"] == 1
+    added = framework_kernels(graph(1, 0, 2), "mxnet")
+    assert names(added)["add"] == 0
+    assert (added.calls[-1].reads, added.calls[-1].writes) == ((0, 1, 2, 4), (5,))
+    assert added.storages[3].nbytes == 0  # never there
+
+
+def test_pooling_of_mxnet_stores_no_indices() -> None:
+    plain, fused = (image_graph("resnet50", framework, "nchw") for framework in ("pytorch", "mxnet"))
+    large, small = 8 * 64 * 112 * 112 * 2, 8 * 64 * 56 * 56 * 2
+    found = [fused.kinds[c.kind] for c in fused.calls if fused.kinds[c.kind].name == "pt.fused_pointwise"]
+    assert [moved(k) for k in found] == [(large, small), (small + large + small, large)]
+    (indexed,) = (k for k in plain.kinds if k.name == "aten.max_pool2d_with_indices")
+    assert moved(indexed) == (large, small + small // 2 * 8)
+    assert names(plain)["native_batch_norm"] == names(fused)["native_batch_norm"] == 53  # NCHW: cuDNN's, as PyTorch's
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "qwen3"])

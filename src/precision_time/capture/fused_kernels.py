@@ -201,7 +201,7 @@ def _adding_to_gradients(graph: OpGraph) -> OpGraph:
 
 def _without_indices(kind: OpSignature) -> OpSignature:
     """cuDNN's pooling reads its result on the way back instead of indices, and moves its tensors once."""
-    if "_pool" not in kind.name or "2d" not in kind.name and "3d" not in kind.name:
+    if "_pool" not in kind.name or ("2d" not in kind.name and "3d" not in kind.name):
         return kind
     backward = kind.name.endswith("_backward")
     images = [s for s in kind.inputs if s.dtype != "int64"]
