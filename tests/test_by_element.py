@@ -130,10 +130,10 @@ def test_an_h100_takes_the_time_of_its_multiprocessors_for_them() -> None:
 def test_a_gpu_of_little_bandwidth_hardly_waits_for_them() -> None:
     work, plain = of("mul", WHOLE, like((128, 256, 1, 1)), WHOLE), of("relu", WHOLE, WHOLE)
     ratio = {
-        name: seconds(work, gpu(name)) / seconds(plain, gpu(name)) for name in ("t4", "v100-16gb-sxm", "b200-180gb-sxm")
+        name: seconds(work, gpu(name)) / seconds(plain, gpu(name)) for name in ("t4", "v100-16gb-sxm", "h100-80gb-sxm")
     }
     assert ratio["t4"] < 1.15 < ratio["v100-16gb-sxm"] < 1.5
-    assert ratio["b200-180gb-sxm"] > 3.0
+    assert ratio["h100-80gb-sxm"] > 3.0
 
 
 def test_single_precision_is_as_long_as_half_until_bytes_take_longer() -> None:
@@ -193,3 +193,29 @@ def test_variants_of_a_chip_take_the_same_time(name: str) -> None:
     shipped = KernelModel()
     times = [shipped.seconds(work, gpu(each)).seconds.tolist() for each in (name, "h100-80gb-sxm")]
     assert times[0] == times[1]
+
+
+def product(m: int, n: int, k: int) -> Work:
+    return of("mm", like((m, k)), like((k, n)), like((m, n)))
+
+
+def test_rows_that_are_not_whole_16_bytes_are_loaded_piece_by_piece() -> None:
+    """GPT-2's head, 8,192 tokens: 393 x 64 tiles of 128 load 768 elements of 128 rows and columns each."""
+    head, padded, device = product(8192, 50257, 768), product(8192, 50304, 768), gpu("h100-80gb-sxm")
+    assert (head.variant, padded.variant) == ("align1", "")
+    moved = 8192 * 768 * 393 + 768 * 50257 * 64 + 8192 * 50257
+    assert seconds(head, device) == pytest.approx(moved / (device.sm_count * 6.5e9), rel=0.02)
+    assert seconds(padded, device) < 0.25 * seconds(head, device)
+    floors = [float(MODEL.seconds([work], device).floor_seconds[0]) for work in (head, padded)]
+    assert floors[0] == pytest.approx(floors[1], rel=0.002)  # tensor cores could do both
+
+
+def test_unaligned_rows_take_the_time_of_multiprocessors_whatever_their_tensor_cores() -> None:
+    head, device = product(8192, 50257, 768), gpu("h100-80gb-sxm")
+    faster = replace(device, peaks={**device.peaks, "fp16": 2 * device.peaks["fp16"]})
+    assert seconds(head, faster) == pytest.approx(seconds(head, device), rel=0.02)
+    fewer = replace(device, sm_count=device.sm_count // 2)
+    assert seconds(head, fewer) == pytest.approx(2 * seconds(head, device), rel=0.02)
+    by_twos = product(8192, 50258, 768)
+    assert by_twos.variant == "align2"
+    assert seconds(by_twos, device) == pytest.approx(seconds(head, device) / 2, rel=0.05)

@@ -89,7 +89,7 @@ def test_one_model_of_each_family_at_two_sizes(builder: str) -> None:
     check(name, *variant, others[number % len(others)])
 
 
-WITH_IMAGES = sorted(name for name in SMALLEST.values() if SHIPPED[name].converts)
+WITH_IMAGES = sorted(name for name in SMALLEST.values() if SHIPPED[name].has_images)
 
 
 @pytest.mark.parametrize("name", WITH_IMAGES)
@@ -108,7 +108,7 @@ def test_every_model_and_variant(name: str) -> None:
     single, others = [s for s in every if s["batch_size"] == 1], [s for s in every if s["batch_size"] > 1]
     for number, variant in enumerate(variants_of(SHIPPED[name])):
         for sizes in (*single, others[number % len(others)]):
-            for channels_last in (False, True) if SHIPPED[name].converts else (False,):
+            for channels_last in (False, True) if SHIPPED[name].has_images else (False,):
                 check(name, *variant, sizes, channels_last)
 
 

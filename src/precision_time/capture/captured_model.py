@@ -297,8 +297,9 @@ class _GraphKey:
     device_rules: str
     """Whose autocast lists hold; without autocast both devices run the same graph."""
     channels_last: bool
+    """Whether images lie so in the traced step, with the copies that PyTorch makes there."""
     images_last: bool
-    """Whether a framework's own kernels read images channels last, be the operators' copies in the graph or not."""
+    """Whether the framework's own kernels, which need no copies, read them so."""
     framework: str
     """Whose fused kernels run; "" where it fuses nothing."""
     training: bool
@@ -313,7 +314,7 @@ def _fusion_of(job: Job, entry: ZooEntry) -> str:
     """The execution mode whose chains of pointwise operators are one kernel, or "eager"."""
     if job.execution in FUSING:
         return job.execution
-    return "torchscript" if job.execution in entry.scripted else "eager"
+    return "torchscript" if entry.scripted and job.execution == "cuda_graphs" else "eager"
 
 
 def _graph(
@@ -327,7 +328,7 @@ def _graph(
     rules = device_type if precision.autocast else "cuda"
     written_out = attention_of(job, model.config, precision) == "math"
     attention = "math" if written_out and (model.entry.attention or not model.shipped) else "flash"
-    images_last = channels_last(job.memory_format, precision)
+    images_last, mxnet = channels_last(job.memory_format, precision), job.framework == "mxnet"
     return _cached_graph(
         _GraphKey(
             model.name,
@@ -338,9 +339,9 @@ def _graph(
             attention,
             _fusion_of(job, model.entry),
             rules,
-            model.entry.converts and images_last,
-            job.framework == "mxnet" and images_last,
-            "mxnet" if job.framework == "mxnet" else "",
+            model.entry.has_images and images_last and not mxnet,
+            mxnet and images_last,
+            "mxnet" if mxnet else "",
             training,
             job.lora,
             job.quantized,

@@ -38,6 +38,7 @@ _TILE_N = np.array([t[1] for t in _TILES], dtype=np.float64)
 _TILE_E = np.array([t[2] for t in _TILES])
 _MIN_SPLIT_K = 128.0
 _QUERY_BLOCK = 128.0
+_USUAL_TILE = 128.0
 
 
 def waves(fill: Array, strength: Array) -> Array:
@@ -62,6 +63,13 @@ def matmul_seconds(shape: Array, p: Array, peak: Array, sm_count: float | Array,
     split = one_step * steps / p[7] + partial * (p[8] / bytes_per_s)
     best: Array = np.minimum(whole, split).min(axis=0)
     return best
+
+
+def elements_of_products(shape: Array) -> Array:
+    """Elements that the tiles of products load and store; shape rows are batch, m, n, k."""
+    batch, m, n, k = shape
+    result: Array = batch * (m * k * np.ceil(n / _USUAL_TILE) + k * n * np.ceil(m / _USUAL_TILE) + m * n)
+    return result
 
 
 def attention_seconds(shape: Array, flops: Array, p: Array, peak: Array, sm_count: float | Array) -> Array:

@@ -24,7 +24,15 @@ from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.shipped import is_shipped, shipped_file
 from precision_time.timing.corrections import Knots
 from precision_time.timing.curves import Array
-from precision_time.timing.work import CONV_1D, CONV_DEPTHWISE, CONV_DIRECT, CONV_GROUPED, CONV_UNEVEN, CONVOLUTIONS
+from precision_time.timing.work import (
+    ALIGN,
+    CONV_1D,
+    CONV_DEPTHWISE,
+    CONV_DIRECT,
+    CONV_GROUPED,
+    CONV_UNEVEN,
+    CONVOLUTIONS,
+)
 
 COMPUTE, MEMORY, HELPING = "compute", "memory", "helpers"
 PARTS = (COMPUTE, MEMORY, HELPING)
@@ -175,7 +183,7 @@ def _other_terms(of: KernelClass) -> dict[str, float]:
         found[f"traffic|half|{of.arch}"] = OF_TRAFFIC
     if of.variant:
         found[f"{of.family}.{of.variant}"] = 0.5 * common
-    if of.variant.startswith("align"):
+    if of.variant.startswith(ALIGN):
         found[f"{of.family}.{of.variant}"] = OF_ALIGNMENT
         found[f"{of.family}.{of.variant}|{of.arch}"] = OF_ALIGNMENT
     if "." in of.variant:  # batch norm: direction, kernels and memory format; fused kernels: direction

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
 from precision_time.timing.corrections import Correction, Grid
-from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
+from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, elements_of_products, matmul_seconds
 from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import (
@@ -25,9 +25,11 @@ from precision_time.timing.work import (
     MATMUL,
     RIVALLED,
     TILED_CONVOLUTIONS,
+    UNALIGNED_ELEMENTS_PER_SM_S,
     VECTOR_CONVOLUTIONS,
     WINOGRAD,
     Work,
+    elements_together,
     is_by_element,
 )
 from precision_time.timing.work_table import WorkTable
@@ -212,6 +214,7 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
     compute = works.flops / known.units[:, at]
     if len(i := works.tiled):
         products = matmul_seconds(works.shape[:, i], known.values[:, :, at[i]], peaks[:, i], sms, bandwidth)
+        products = np.maximum(products, elements_of_products(works.shape[:, i]) / known.unaligned[:, at[i]])
         compute[:, i] = works.repeats[i] * products
     if len(i := works.attention):
         compute[:, i] = attention_seconds(
@@ -269,6 +272,7 @@ class _Classes:
     """What the classes of works of a table are timed with, a row for each device and a column for each class.
 
     units        FLOP/s of the units that the class runs on
+    unaligned    elements that products load and store in a second, where they do so fewer than 16 bytes at a time
     waits        by device: 1 where thread blocks wait for their loads (GPUs), else 0
     headroom     by device: highest clock over that of its peaks
     least_passes by class: share of its bytes that a kernel which keeps its data on chip moves
@@ -289,6 +293,7 @@ class _Classes:
     headroom: Array
     least_passes: Array
     units: Array
+    unaligned: Array
     values: Array
     rivals: Array
     factors: ClassFactors
@@ -347,6 +352,8 @@ def _classes_on(
     by_element = np.array([is_by_element(family, variant) for family, variant, *_ in classes], dtype=np.bool_)
     on_cpu = np.array([[gpu.arch == "cpu"] for gpu in gpus])
     units = np.where(by_element & ~on_cpu, sms * ELEMENTS_PER_SM_S, units)
+    together = np.array([elements_together(family, variant, kind) for family, variant, _, kind in classes])
+    aligned = np.tile(np.isinf(together), len(gpus))  # the tables that corrections come from measure no others
 
     def table(column: Iterable[Any], dtype: Any = np.float64) -> Any:
         return np.array(list(column), dtype=dtype).reshape(shape)
@@ -362,6 +369,7 @@ def _classes_on(
             [LEAST_PASSES.get((family, variant.partition(".")[0]), 1.0) for family, variant, *_ in classes]
         ),
         units=units,
+        unaligned=np.where(on_cpu, np.inf, sms * UNALIGNED_ELEMENTS_PER_SM_S * together),
         values=values,
         rivals=of_rivals,
         factors=ClassFactors(np.array([r.factors for r in found]).reshape(*shape, SIZE)),
@@ -374,7 +382,9 @@ def _classes_on(
             [family == MATMUL and kind in ("half", "fp8") for family, _, _, kind in classes], dtype=np.bool_
         ),
         apart=np.array([family not in FUSABLE_FAMILIES for family, *_ in classes], dtype=np.bool_),
-        corrections=_corrections([r.correction for r in found], shape),
+        corrections=_corrections(
+            [r.correction if whole else None for r, whole in zip(found, aligned, strict=True)], shape
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from precision_time.timing import scans as _scans  # noqa: F401  (enters its rul
 from precision_time.timing import traffic as _traffic_rules  # noqa: F401  (enters the rules of traffic)
 from precision_time.timing.registry import REGISTRY, WorkOptions, float_dtype, nbytes, product_math, register
 from precision_time.timing.work import (
+    ALIGN,
     CONV_DIRECT,
     CONV_GROUPED,
     CONV_UNEVEN,
@@ -99,7 +100,7 @@ def alignment(n: int, k: int, math: str) -> str:
     if math not in ("fp16", "bf16"):
         return ""
     whole = gcd(n, k, 8)
-    return "" if whole == 8 else f"align{whole}"
+    return "" if whole == 8 else f"{ALIGN}{whole}"
 
 
 @register("pt.grouped_mm", "pt.scaled_grouped_mm")

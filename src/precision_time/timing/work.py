@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 Feature = tuple[str, float]
 
@@ -43,6 +43,12 @@ their bytes, 1.6 in a cycle of its clock."""
 STEPS_OF_ONE_OPERAND = 0.6
 """Steps for each element of kernels that load one operand, where those that load several take one: the same H100 does
 570 billion of their elements in a second."""
+ALIGN = "align"
+"""Variant of products, followed by the largest number of elements that divides their rows, where tensor cores would
+load more at once."""
+UNALIGNED_ELEMENTS_PER_SM_S = 6.5e9
+"""Elements of half-precision products with rows at any even address that a multiprocessor loads and stores in a second,
+one by one: on an H100 (`data/measured`) 5.4 to 8.2 billion of GPT-2's head, 5.9 of attention over 49 positions."""
 FUSABLE_FAMILIES = MEMORY_FAMILIES - {"embedding", "gather", "scatter", "sort", "optimizer"}
 """Families whose kernels can be fused into those that write their input or read their result."""
 
@@ -104,6 +110,12 @@ class Work:
 def is_by_element(family: str, variant: str) -> bool:
     """Whether the operations of a class are steps of threads, of which multiprocessors do ELEMENTS_PER_SM_S."""
     return family == "pooling" or variant.endswith(BY_ELEMENT)
+
+
+def elements_together(family: str, variant: str, dtype_class: str) -> float:
+    """How many elements of a half-precision product are loaded at once; infinite where rows are whole 16 bytes."""
+    unaligned = family == MATMUL and dtype_class == "half" and variant.startswith(ALIGN)
+    return float(variant.removeprefix(ALIGN)) if unaligned else inf
 
 
 def class_of_dtype(math: str, dtype: str) -> str:

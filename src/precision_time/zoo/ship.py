@@ -65,7 +65,7 @@ def ship(entry: ZooEntry, folder: Path = DATA) -> Path:
     for variant, regime, attention in variants_of(entry):
         rows = _fitted(entry.name, variant, entry.symbols, partial(at, regime, attention, False))
         fitted |= rows
-        if entry.converts:
+        if entry.has_images:
             captured = partial(at, regime, attention, True)
             last = _fitted(entry.name, last_of(variant), entry.symbols, captured, same=symbolic_fit.as_long)
             if list(last.values()) != list(rows.values()):

@@ -94,19 +94,10 @@ class ZooEntry:
     samples_unit: str = "samples"
     varies: float = 0.0
     """Half the range of padded lengths of batches, as a share of the middle."""
-    scripted: tuple[str, ...] = ()
-    """Execution modes, besides those that fuse, in which published runs script the model: pointwise chains are one
-    kernel."""
-    own_formats: bool = False
-    """Whether published runs with images channels last have kernels of their own for that format, beside convolutions,
-    so that none of the copies is made that PyTorch makes there."""
+    scripted: bool = False
+    """Whether published runs under CUDA graphs script the model too: pointwise chains are one kernel there."""
 
     @property
     def has_images(self) -> bool:
         """Whether there are inputs to which a memory format applies."""
         return not _IMAGES.isdisjoint(self.input)
-
-    @property
-    def converts(self) -> bool:
-        """Whether the step with images channels last is traced as one of its own."""
-        return self.has_images and not self.own_formats

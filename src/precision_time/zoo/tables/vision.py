@@ -120,13 +120,13 @@ _DETECTORS = (
         "retinanet-resnext50", "models.retinanet:build", "retinanet", {"image_size": 800}, "adam",
         "openimages", 16,
         config={"groups": 32, "group_width": 4, "classes": 264, "objects": 8},
-        scripted=("eager", "cuda_graphs"),
+        scripted=True,
     ),
     *(
         ZooEntry(
             f"{kind}-{backbone}-fpn", "models.rcnn:build", "rcnn", PADDED_COCO, "sgd", "coco", batch,
             config={"masks": masks, "classes": 81, "objects": 8, **body},
-            scripted=("cuda_graphs",),  # assumed of MLPerf's runs, which have kernels for frozen norms with their ReLU
+            scripted=True,  # assumed of MLPerf's runs, which have kernels for frozen norms with their ReLU
         )
         for kind, masks in (("maskrcnn", 1), ("fasterrcnn", 0))
         for backbone, batch, body in (
@@ -166,7 +166,6 @@ _SEGMENTERS = (
             "dims": 3, "filters": (32, 64, 128, 256, 320, 320), "kernel": 3, "norm": "instance", "classes": 3,
             "slope": 0.0, "dice_over_batch": 0,
         },
-        own_formats=True,  # MLPerf's submissions: MXNet's instance norm reads NDHWC
     ),
     ZooEntry(
         # A comment in the repository says 1,824,945 parameters; its layers, built here, have 1,850,305.
