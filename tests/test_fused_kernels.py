@@ -204,7 +204,7 @@ def test_a_gradient_that_comes_after_that_of_a_convolution_is_added_apart() -> N
             1: Call(1, Phase.BACKWARD, 0, 0, (0, 1), (4,)),
             2: Call(2, Phase.BACKWARD, 0, 0, (3, 4), (5,)),
         }
-        storages = tuple(Storage(half.nbytes, 0, 3, next(iter(Category))) for _ in range(6))
+        storages = tuple(Storage(half.nbytes, 0, 3, Category.ACTIVATIONS) for _ in range(6))
         return OpGraph("made", kinds, tuple(calls[i] for i in order), ("",), storages, (), 0)
 
     assert names(framework_kernels(graph(0, 1, 2), "mxnet"))["add"] == 1
@@ -212,6 +212,21 @@ def test_a_gradient_that_comes_after_that_of_a_convolution_is_added_apart() -> N
     assert names(added)["add"] == 0
     assert (added.calls[-1].reads, added.calls[-1].writes) == ((0, 1, 2, 4), (5,))
     assert added.storages[3].nbytes == 0  # never there
+
+
+def test_gradients_of_shared_weights_are_added_apart() -> None:
+    half, weight = TensorSpec((2, 4, 8, 8), "float16"), TensorSpec((4, 4, 1, 1), "float16")
+    kinds = (
+        OpSignature("aten.convolution_backward", (half, half, weight), (half, weight)),
+        OpSignature("aten.add", (weight, weight), (weight,)),
+    )
+    calls = (
+        Call(0, Phase.BACKWARD, 0, 0, (0, 1, 2), (3, 4)),
+        Call(0, Phase.BACKWARD, 0, 0, (3, 1, 2), (5, 6)),
+        Call(1, Phase.BACKWARD, 0, 0, (4, 6), (7,)),
+    )
+    storages = tuple(Storage(half.nbytes, 0, 3, Category.ACTIVATIONS) for _ in range(8))
+    assert names(framework_kernels(OpGraph("made", kinds, calls, ("",), storages, (), 0), "mxnet"))["add"] == 1
 
 
 def test_pooling_of_mxnet_stores_no_indices() -> None:

@@ -173,10 +173,14 @@ def _adding_to_gradients(graph: OpGraph) -> OpGraph:
     written = {storage: i for i, call in enumerate(graph.calls) for storage in call.writes}
     addition_of: dict[int, int] = {}
     for i, call in enumerate(graph.calls):
-        if call.phase is not Phase.BACKWARD or graph.kinds[call.kind].name != "aten.add" or len(call.reads) != 2:
+        kind = graph.kinds[call.kind]
+        if call.phase is not Phase.BACKWARD or kind.name != "aten.add" or len(call.reads) != 2:
             continue
         earlier, last = sorted(written.get(storage, -1) for storage in call.reads)
-        if earlier < last < i and graph.kinds[graph.calls[last].kind].name == "aten.convolution_backward":
+        maker = graph.kinds[graph.calls[last].kind]
+        # Gradients of weights that convolutions share are added as PyTorch does.
+        of_input = maker.name == "aten.convolution_backward" and maker.inputs[1].shape == kind.outputs[0].shape
+        if earlier < last < i and of_input:
             addition_of[last] = i
     removed = set(addition_of.values())
     signatures = Signatures()
