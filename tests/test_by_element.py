@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -72,12 +73,24 @@ ARGUMENTS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "a dimension of one": lambda x: (x[:, :1].transpose(0, 1), x[:, :1].transpose(0, 1)),
     "channels last": lambda x: (x.contiguous(memory_format=torch.channels_last),) * 2,
     "one channels last": lambda x: (x, x.contiguous(memory_format=torch.channels_last)),
+    "the other channels last": lambda x: (x.contiguous(memory_format=torch.channels_last), x),
+    "last two dimensions exchanged": lambda x: (x.transpose(2, 3).contiguous(), x.transpose(2, 3)),
+    "one number for each plane": lambda x: (x, x[:, :, 0, 0].contiguous()[..., None, None].expand_as(x)),
 }
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers from the first on as they lie in memory, as many as the tensor has elements."""
     return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def usual_distance(operand: torch.Tensor, result: torch.Tensor) -> int:
+    """How many numbers of the result are computed in its order from one of the operand to its neighbour in memory."""
+    places = torch.arange(1000).as_strided(operand.shape, operand.stride())
+    in_order = in_memory(torch.empty_like(result, dtype=torch.long).copy_(places)).tolist()
+    last = {place: i for i, place in enumerate(in_order)}
+    first = {place: i for i, place in reversed(list(enumerate(in_order)))}
+    return statistics.mode(first[place + 1] - i for place, i in last.items() if place + 1 in first)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -89,11 +102,12 @@ def test_a_trace_says_whether_a_kernel_may_take_its_tensors_for_rows_of_numbers(
         rows = torch.equal(in_memory(result), in_memory(a) + in_memory(b))
     except RuntimeError:  # elements that lie on each other
         rows = False
+    apart = max(usual_distance(a, result), usual_distance(b, result))
     a, b = ARGUMENTS[name](torch.empty(4, 5, 6, 7, device="meta"))
     with Tracer() as tracer:
         _ = a + b
     (kind,) = tracer.kinds
-    assert kind.attrs == (() if rows else (("strided", True),))
+    assert kind.attrs == (() if rows else (("strided", apart),))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +131,22 @@ def test_copies_into_another_order_are_by_element(
     (kind,) = tracer.kinds
     (work,) = works(kind, WorkOptions()) or []
     assert work.variant == ("fwd.by_element" if strided else "fwd")
+
+
+def of_copies(apart: int, spec: TensorSpec = WHOLE) -> float:
+    """Elements that an H100 copies in a second where neighbours are that far apart."""
+    (work,) = works(OpSignature("aten.clone", (spec,), (spec,), (("strided", apart),)), WorkOptions()) or []
+    return spec.numel / seconds(work, gpu("h100-80gb-sxm"))
+
+
+def test_copies_into_another_memory_format_read_a_sector_for_every_element() -> None:
+    """Rates of copies and sums that an H100 did (`data/measured/h100/profiled.csv`), in trillions of elements a second:
+    nnU-Net's by channels, EfficientNet's, and those of volumes of 64 and 128 cubed; within a quarter."""
+    volume = like((2, 32, 128, 128, 128))
+    measured = {1: 0.34, 32: 0.30, 64: 0.227, 128: 0.17, 480: 0.124}
+    assert {apart: of_copies(apart) / 1e12 for apart in measured} == pytest.approx(measured, rel=0.25)
+    assert of_copies(64**3, volume) / 1e12 == pytest.approx(0.099, rel=0.25)
+    assert of_copies(128**3, volume) / 1e12 == pytest.approx(0.049, rel=0.25)
 
 
 def test_an_h100_takes_the_time_of_its_multiprocessors_for_them() -> None:
@@ -208,6 +238,18 @@ def test_rows_that_are_not_whole_16_bytes_are_loaded_piece_by_piece() -> None:
     assert seconds(padded, device) < 0.25 * seconds(head, device)
     floors = [float(MODEL.seconds([work], device).floor_seconds[0]) for work in (head, padded)]
     assert floors[0] == pytest.approx(floors[1], rel=0.002)  # tensor cores could do both
+
+
+@pytest.mark.parametrize(("words", "tokens", "variant"), [(50257, 8192, "align1"), (50264, 8191, "")])
+def test_rows_of_a_gradient_of_weights_are_those_of_its_gradient(words: int, tokens: int, variant: str) -> None:
+    """As PyTorch computes it: the gradient of the logits transposed, by the inputs. Odd tokens make no row odd."""
+    inputs = torch.empty(tokens, 768, dtype=torch.float16, device="meta", requires_grad=True)
+    weight = torch.empty(words, 768, dtype=torch.float16, device="meta", requires_grad=True)
+    with Tracer() as tracer:
+        (inputs @ weight.t()).square().sum().backward()
+    (gradient,) = [kind for kind in tracer.kinds if kind.outputs[0].shape == (words, 768) and kind.name == "aten.mm"]
+    (work,) = works(gradient, WorkOptions()) or []
+    assert work.variant == variant
 
 
 def test_unaligned_rows_take_the_time_of_multiprocessors_whatever_their_tensor_cores() -> None:

@@ -26,22 +26,53 @@ def test_the_spread_covers_four_in_five():
     assert least_spread(error, np.full(len(error), 0.08)) == pytest.approx(0.06, rel=0.08)  # the jobs add the rest
 
 
+T = {1: 3.0777, 2: 1.8856, 4: 1.5332, 9: 1.3830, 29: 1.3114, 49: 1.2991, 59: 1.2958}
+"""P90 of Student's t by degrees of freedom, from a printed table."""
+
+
 def test_spreads_by_kind_by_hand() -> None:
-    """Ten rows of each of two kinds, of which eight have to lie inside 1.2816 times the spread."""
-    errors = np.array([0.01 * i for i in range(1, 11)] + [0.1 * i for i in range(1, 11)])
-    spread = spread_of(errors.tolist(), ["fp8"] * 10 + ["whole"] * 10)
+    """Thirty rows of each of two kinds, of which 24 have to lie inside the P90 of Student's t times the spread."""
+    errors = np.array([0.01 * i for i in range(1, 31)] + [0.1 * i for i in range(1, 31)])
+    spread = spread_of(errors.tolist(), ["fp8"] * 30 + ["whole"] * 30)
     bases = spread.bases()
-    assert (bases["fp8"], bases["whole"]) == pytest.approx((0.08 / Z90, 0.8 / Z90))
-    assert bases[""] == pytest.approx(0.6 / Z90)  # the sixteenth of 20
-    assert base_spreads(spread)["log_spread:fp8"] == pytest.approx(0.08 / Z90, abs=1e-4)
+    fp8, whole = 0.24 * T[29] / Z90**2, 2.4 * T[29] / Z90**2
+    assert (bases["fp8"], bases["whole"]) == pytest.approx((fp8, whole), rel=1e-4)
+    assert bases[""] == pytest.approx(1.8 * T[59] / Z90**2, rel=1e-3)  # the 48th of 60
+    assert base_spreads(spread)["log_spread:fp8"] == pytest.approx(fp8, abs=1e-4)
     twice = replace(spread.errors, values=2 * errors)
-    assert spread.added(twice)["fp8"] == pytest.approx(np.sqrt(0.16**2 - 0.08**2) / Z90)
+    assert spread.added(twice)["fp8"] == pytest.approx(np.sqrt(3.0) * fp8, rel=1e-4)
     assert set(novelty({"gpu": (spread, spread.errors)})) == {"gpu", "gpu:fp8", "gpu:whole"}
 
 
 def test_networks_of_timm_settle_their_own_spread_alone() -> None:
-    bases = spread_of([0.1] * 5 + [0.5] * 50, ["half"] * 5 + ["timm"] * 50).bases()
-    assert bases == pytest.approx({"": 0.1 / Z90, "half": 0.1 / Z90, "timm": 0.5 / Z90})
+    bases = spread_of([0.1] * 30 + [0.5] * 50, ["half"] * 30 + ["timm"] * 50).bases()
+    half, timm = 0.1 * T[29] / Z90**2, 0.5 * T[49] / Z90**2
+    assert bases == pytest.approx({"": half, "half": half, "timm": timm}, rel=1e-4)
+
+
+def test_intervals_hold_four_in_five_of_the_next_fold_however_few_there_are() -> None:
+    """Five folds of twenty rows with an error in common; without Student's t the next one is inside less often."""
+    rng = np.random.default_rng(5)
+    every, nothing, folds = np.ones(100, dtype=np.bool_), np.zeros(100), np.repeat(list("abcde"), 20).tolist()
+    inside = {"next": 0.0, "least": 0.0}
+    for _ in range(500):
+        values = np.repeat(rng.normal(0.0, 0.1, 6), 20) + rng.normal(0.0, 0.05, 120)
+        errors, following = Errors.of(values[:100], folds), np.abs(values[100:]) / Z90
+        inside["next"] += float(np.mean(following <= errors.of_next_fold(nothing, every)))
+        inside["least"] += float(np.mean(following <= errors.least(nothing, every)))
+    assert 0.80 < inside["next"] / 500 < 0.86
+    assert inside["least"] / 500 < 0.79
+
+
+def test_one_fold_tells_what_it_needs_itself() -> None:
+    errors = Errors.of([0.1] * 10, ["a"] * 10)
+    assert errors.of_next_fold(np.zeros(10), errors.judged) == pytest.approx(0.1 / Z90)
+
+
+def test_a_kind_of_few_folds_takes_what_it_needs_itself_if_all_kinds_need_less() -> None:
+    errors = [0.1] * 40 + [0.5] * 4 + [0.01] * 4
+    bases = spread_of(errors, ["half"] * 40 + ["pure-half"] * 4 + ["double"] * 4).bases()
+    assert bases["double"] == bases[""] < bases["pure-half"] == pytest.approx(0.5 / Z90)
 
 
 def test_a_fold_counts_as_the_root_of_its_rows() -> None:
@@ -50,8 +81,8 @@ def test_a_fold_counts_as_the_root_of_its_rows() -> None:
     errors = [0.01] * 16 + [0.1 * i for i in range(1, 10)]
     folds = ["one"] * 16 + [str(i) for i in range(9)]
     by_fold = spread_of(errors, ["half"] * 25, folds).bases()["half"]
-    assert by_fold == pytest.approx(0.7 / Z90)  # 4 + 6 of 13 is too little, 4 + 7 is enough
-    assert spread_of(errors, ["half"] * 25).bases()["half"] == pytest.approx(0.4 / Z90)
+    assert by_fold == pytest.approx(0.7 * T[9] / Z90**2, rel=1e-4)  # 4 + 6 of 13 is too little, 4 + 7 is enough
+    assert spread_of(errors, ["half"] * 25).bases()["half"] == pytest.approx(0.4 * 1.3178 / Z90**2, rel=1e-4)
 
 
 def test_spreads_from_elsewhere_are_of_other_folds() -> None:
@@ -67,7 +98,9 @@ def test_a_kind_with_few_rows_elsewhere_takes_the_spread_of_all_kinds() -> None:
     errors = [0.1] * 5 + [0.2] * 40 + [0.3] * 40
     folds = ["a"] * 5 + ["b"] * 40 + [str(i) for i in range(40)]
     kinds = ["fp8"] * 45 + ["whole"] * 40
-    assert spread_of(errors, kinds, folds).elsewhere(Errors.of(errors, folds), new=False)[0] == pytest.approx(0.3 / Z90)
+    assert spread_of(errors, kinds, folds).elsewhere(Errors.of(errors, folds), new=False)[0] == pytest.approx(
+        0.3 * 1.3031 / Z90**2, rel=1e-4
+    )  # of 41 folds
 
 
 def test_rows_of_a_new_framework_are_wider_by_their_launches() -> None:
@@ -75,8 +108,11 @@ def test_rows_of_a_new_framework_are_wider_by_their_launches() -> None:
     errors = np.repeat([0.1, 0.4], 10)
     names = [str(i) for i in range(20)]
     known = replace(spread_of([0.1] * 20, ["whole"] * 20), widenings=np.zeros(20))
-    new = replace(known, left_out=np.repeat([0.0, 0.4 / Z90], 10))
-    assert known.added(Errors.of(errors, names))["whole"] == pytest.approx(np.sqrt(0.4**2 - 0.1**2) / Z90)
+    new = replace(known, left_out=np.repeat([0.0, 0.42 / Z90], 10))
+    wider = 1.3277 / Z90  # of twenty folds
+    assert known.added(Errors.of(errors, names))["whole"] == pytest.approx(
+        wider * np.sqrt(0.4**2 - 0.1**2) / Z90, rel=1e-4
+    )
     assert new.added(Errors.of(errors, names))["whole"] == 0.0
 
 

@@ -100,9 +100,10 @@ Written by `python -m benchmarks.accuracy classes`. Rows of trust A and B of all
 factors on kernels that were fitted without all rows which share its model, family, GPU, architecture, precision or
 framework. Anchors and factors of [accuracy.md](accuracy.md) are not applied.
 Steps in half, pure half, TF32, single and double precision and those of timm's image networks have spreads of their
-own, for which a model, family or GPU counts as the root of its rows. "In P10-P90": at the shipped spreads, which hold
-about 80% of each kind by construction. "From other folds": at spreads from rows of other folds alone. Nearly all of
-timm's networks ran on one GPU in one precision and framework, so that other networks settle theirs there.
+own, for which a model, family or GPU counts as the root of its rows and a spread that few of them tell is wider for it.
+"In P10-P90": at the shipped spreads, which hold at least 80% of most kinds by construction. "From other folds": at
+spreads that rows of other folds alone give in the same way. Nearly all of timm's networks ran on one GPU in one
+precision and framework, so that other networks settle theirs there.
 
 {summary(judged).markdown()}
 

@@ -90,8 +90,8 @@ rows in view.
 ## In P10-P90 by what is new and by kind of step
 
 Steps in fp8, of ranks that share the layers of a replica (`divided`), and others (`whole`) have spreads of their own.
-The last two columns are the rows inside with the shipped spreads, which make them 80 % of each kind by construction,
-and with spreads from rows of other folds alone. A model, GPU or framework counts as the root of its rows.
+The last two columns are the rows inside with the shipped spreads, which make them at least 80 % of most kinds by
+construction, and with spreads from rows of other folds alone. A model, GPU or framework counts as the root of its rows.
 Launch-bound steps are all of one cluster and framework: without its rows none tells how slow its host is. By scale, the
 rows of more than 64 GPUs are judged, by factors of rows on fewer.
 

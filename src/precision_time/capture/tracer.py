@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from functools import cache
 from typing import Any
@@ -38,7 +39,6 @@ _POINTWISE = frozenset(
     aten.softplus_backward
     """.split()
 )
-_STRIDED = (("strided", True),)
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 
@@ -47,14 +47,38 @@ def _layout(inputs: list[torch.Tensor]) -> str:
     return "".join("t" if t.stride(-1) != 1 and t.stride(-2) == 1 else "n" for t in inputs[-2:])
 
 
-def _strided(tensors: list[torch.Tensor]) -> bool:
-    """Whether the largest of an operator's tensors do not lie in memory as rows of numbers in one order."""
+def _in_columns(operand: torch.Tensor) -> bool:
+    """Whether an operand in half precision lies in columns, as the first one of a gradient of weights does."""
+    found: bool = operand.element_size() == 2 and operand.stride(1) != 1 and operand.stride(0) == 1
+    return found
+
+
+def _strided(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+    """False where the largest of an operator's tensors lie in memory as rows of numbers in one order, else True; where
+    neighbours in memory of one are not neighbours in the result, how many elements a kernel computes between them.
+
+    Elements are computed in the order of the result (aten/src/ATen/TensorIterator.cpp, reorder_dimensions).
+    """
+    tensors = [*outputs, *inputs]
     most = max((t.numel() for t in tensors), default=0)
     largest = [t for t in tensors if t.numel() == most]
     if all(t.is_contiguous() for t in largest):
         return False
     orders = {tuple((s, n) for n, s in zip(t.shape, t.stride(), strict=True) if n > 1) for t in largest}
-    return len(orders) > 1 or not _dense(*orders)
+    if len(orders) == 1 and _dense(*orders):
+        return False
+    return max((_apart(t, largest[0]) for t in largest if t.shape == largest[0].shape), default=1)
+
+
+def _apart(tensor: torch.Tensor, result: torch.Tensor) -> int:
+    """How many elements are computed from one to its neighbour in `tensor`, in the order of `result`; True for one."""
+    strides = result.stride()
+    inner = next((d for d, s in enumerate(tensor.stride()) if s == 1 and tensor.shape[d] > 1), None)
+    if inner is None:
+        return True
+    faster = [d for d, stride in enumerate(strides) if stride < strides[inner] and tensor.stride(d) > 0]
+    apart = math.prod(tensor.shape[d] for d in faster)
+    return apart if apart > 1 else True
 
 
 def _dense(order: tuple[tuple[int, int], ...]) -> bool:
@@ -241,7 +265,7 @@ class Tracer(_PlainMode):
         """The operator's arguments after the copies that it makes itself, which are recorded."""
         copies = COPIES[func].of(args) if func in COPIES else {}
         for i, copy in copies.items():
-            kind = OpSignature("aten.clone", (_spec(args[i]),), (_spec(copy),), _STRIDED)
+            kind = OpSignature("aten.clone", (_spec(args[i]),), (_spec(copy),), (("strided", _apart(args[i], copy)),))
             self._record(kind, module, (self.storage_index(args[i]),), [copy])
         return tuple(copies.get(i, value) for i, value in enumerate(args)) if copies else args
 
@@ -282,9 +306,12 @@ class Tracer(_PlainMode):
         attrs = tuple((k, _plain(v)) for k, v in (*named, *kwargs.items()) if k in _ATTRS)
         if self._layouts and name in _PRODUCTS:
             attrs = (*attrs, ("layout", _layout(inputs)))
+        elif name == "aten.mm" and _in_columns(inputs[0]):
+            attrs = (*attrs, ("transposed", True))
         if name == "aten.convolution_backward" or name == "aten.convolution":
             attrs = tuple((k, v) for k, v in attrs if k != "output_padding")
-        strided = _STRIDED if pointwise and _strided([*inputs, *outputs]) else ()
+        apart = pointwise and _strided(inputs, outputs)
+        strided = (("strided", apart),) if apart else ()
         kind = OpSignature(name, in_specs, tuple(_spec(t) for t in outputs), (*attrs, *strided))
         if name == "aten._to_copy" and len(inputs) == 1 and in_specs[0].dtype == kind.outputs[0].dtype:
             kind = OpSignature("aten.clone", kind.inputs, kind.outputs, strided)

@@ -2,16 +2,18 @@
 
 A kind (`estimate.spread.kind_of`) has a base spread of its own, since errors of one kind say little about another's.
 Rows of one fold (a model, a GPU, a framework) err alike, so that a fold counts as the root of its rows: a table of
-hundreds of rows from one cluster does not say alone how far a prediction is off on another.
+hundreds of rows from one cluster does not say alone how far a prediction is off on another. What a few folds tell of
+the next one is as uncertain as Student's t of that many is wider than a normal distribution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from precision_time.estimate.interval import Z90, Interval
 from precision_time.estimate.spread import TIMM
@@ -24,7 +26,7 @@ Mask = NDArray[np.bool_]
 ALL = ""
 """Of `bases` and `added`: the rows of every kind but timm's networks, which one table holds by the thousand."""
 FEWEST_ROWS, FEWEST_FOLDS = 30, 3
-"""Of a kind in other folds, so that they settle its spread; with fewer the rows of all kinds do."""
+"""Of a kind, so that they settle its spread; with fewer the rows of all kinds do, or its own if they require more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +57,17 @@ class Errors:
         weights = np.asarray(count[fold], dtype=np.float64) ** -0.5
         return least_spread(self.values[kept], known[kept], weights)
 
+    def of_next_fold(self, known: Array, rows: Mask) -> float:
+        """`least` for a fold that is none of these: wider by the P90 of Student's t with one degree of freedom less
+        than there are folds, over that of a normal distribution; as it is of a single fold, which tells no spread."""
+        folds = len(set(self.folds[rows & self.judged].tolist()))
+        wider = float(stdtrit(folds - 1, 0.9)) / Z90 if folds > 1 else 1.0
+        return replace(self, values=self.values * wider).least(known, rows)
+
+    def enough(self, rows: Mask) -> bool:
+        """Whether rows settle a spread."""
+        return bool(rows.sum() >= FEWEST_ROWS) and len(set(self.folds[rows].tolist())) >= FEWEST_FOLDS
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
@@ -78,7 +91,7 @@ class Spread:
 
     def bases(self) -> dict[str, float]:
         """The base spread of each kind, and of all rows."""
-        return {name: self.errors.least(self.widenings, self.of_kind(name)) for name in (ALL, *self.names)}
+        return {name: self._settled(name, self.errors, self.widenings) for name in (ALL, *self.names)}
 
     def known(self) -> Array:
         """The spread of every row without what is new about it."""
@@ -88,31 +101,31 @@ class Spread:
     def added(self, errors: Errors) -> dict[str, float]:
         """What puts 80 % of the rows of each kind, and of all, into P10-P90. `errors`: of rows held out otherwise."""
         known = self.known()
-        return {name: errors.least(known, self.of_kind(name)) for name in (ALL, *self.names)}
+        return {name: self._settled(name, errors, known) for name in (ALL, *self.names)}
 
     def elsewhere(self, errors: Errors, new: bool) -> Array:
         """The spread of every row, base and addition both from the rows of other folds. `new`: with the addition."""
         widths = np.zeros(len(errors.values))
         for fold in dict.fromkeys(errors.folds.tolist()):
+            outside = errors.folds != fold
             for kind in self.names:
-                inside = (errors.folds == fold) & (self.kinds == kind)
+                inside = ~outside & (self.kinds == kind)
                 if not inside.any():
                     continue
-                rest = self._others(kind, errors.folds, fold)
-                base = self.errors.least(self.widenings, rest)
-                addition = errors.least(np.hypot(base, self.left_out), rest) if new else 0.0
+                base = self._settled(kind, self.errors, self.widenings, outside)
+                addition = self._settled(kind, errors, np.hypot(base, self.left_out), outside) if new else 0.0
                 widths[inside] = np.hypot(np.hypot(base, addition), self.left_out[inside])
         return widths
 
-    def _others(self, kind: str, folds: NDArray[np.str_], fold: str) -> Mask:
-        """The rows that settle the spread of a kind without a fold."""
-        outside = folds != fold
-        for name in (kind, ALL):
-            rest: Mask = self.of_kind(name) & outside
-            if rest.sum() >= FEWEST_ROWS and len(set(folds[rest].tolist())) >= FEWEST_FOLDS:
-                return rest
-        every: Mask = self.trusted & outside
-        return every if every.any() else self.trusted  # of one fold
+    def _settled(self, kind: str, errors: Errors, known: Array, rows: Mask | None = None) -> float:
+        """The spread beside `known` of a kind, or of all, as some of the `rows` (None: all) tell it."""
+        some = self.trusted if rows is None else rows
+        own, every = self.of_kind(kind) & some, self.of_kind(ALL) & some
+        if errors.enough(own):
+            return errors.of_next_fold(known, own)
+        if not every.any():
+            every = self.trusted & some if (self.trusted & some).any() else self.trusted  # of one fold
+        return max(errors.of_next_fold(known, every), errors.least(known, own))
 
 
 def novelty(runs: Mapping[str, tuple[Spread, Errors]]) -> dict[str, float]:

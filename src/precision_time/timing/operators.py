@@ -86,7 +86,8 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     math = product_math(a.dtype, options)
     work = matmul_work((batch, m, n, k), math, _width(a), out, extra_bytes=extra)
     variant = kind.attr("layout", kind.attr("scaling", ""))
-    return [replace(work, variant=str(variant or alignment(n, k, math)))]
+    rows = m if kind.attr("transposed") else k
+    return [replace(work, variant=str(variant or alignment(n, rows, math)))]
 
 
 def alignment(n: int, k: int, math: str) -> str:
@@ -94,8 +95,8 @@ def alignment(n: int, k: int, math: str) -> str:
 
     Kernels of tensor cores load and store 16 bytes at once; others serve rows of 8 and 4 bytes, and of one number. On
     an H100 the three products of a head of 50,257 words ran at 85 to 147 TFLOP/s, all others of GPT-2 at 400 to 740
-    (`data/measured/h100`). Rows of results have n numbers, those of the operands n or k, but for gradients of weights,
-    whose rows have m: graphs do not tell them apart.
+    (`data/measured/h100`). Rows of results have n numbers, those of operands n or k; for k stands m where the first
+    operand is transposed, in gradients of weights.
     """
     if math not in ("fp16", "bf16"):
         return ""

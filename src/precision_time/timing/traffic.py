@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from precision_time.capture.graph import OpSignature, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, TensorSpec
 from precision_time.timing.recording import log2
 from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
-from precision_time.timing.work import BY_ELEMENT, STEPS_OF_ONE_OPERAND, Work, memory_work, reduction_work
+from precision_time.timing.work import (
+    BY_ELEMENT,
+    STEPS_OF_ONE_OPERAND,
+    Work,
+    memory_work,
+    reduction_work,
+    sectors_again,
+    steps_apart,
+)
 
 
 def _direction(kind: OpSignature) -> str:
@@ -23,16 +31,9 @@ def _memory(family: str, flops_per_element: float = 1.0, in_place: bool = False)
         elements = max((s.numel for s in (*kind.inputs, *outputs)), default=0)
         if not elements:
             return []
-        return [
-            memory_work(
-                family,
-                nbytes(kind.inputs),
-                nbytes(outputs),
-                dtype=float_dtype(kind),
-                flops=flops_per_element * elements,
-                variant=f"{_direction(kind)}.{BY_ELEMENT}" if kind.attr("strided") else _direction(kind),
-            )
-        ]
+        variant = f"{_direction(kind)}.{BY_ELEMENT}" if kind.attr("strided") else _direction(kind)
+        read, written, steps = nbytes(kind.inputs), nbytes(outputs), flops_per_element * elements
+        return [_apart(kind, memory_work(family, read, written, dtype=float_dtype(kind), flops=steps, variant=variant))]
 
     return rule
 
@@ -58,7 +59,19 @@ def _pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     variant = _direction(kind) if alike else f"{_direction(kind)}.{BY_ELEMENT}"
     steps = elements * (STEPS_OF_ONE_OPERAND if len(kind.inputs) == 1 else 1.0)
     read, written = nbytes(kind.inputs), nbytes(kind.outputs)
-    return [memory_work("pointwise", read, written, dtype=float_dtype(kind), flops=steps, variant=variant)]
+    return [
+        _apart(kind, memory_work("pointwise", read, written, dtype=float_dtype(kind), flops=steps, variant=variant))
+    ]
+
+
+def _apart(kind: OpSignature, work: Work) -> Work:
+    """The work with what it costs that neighbours in memory of an operand are not computed together."""
+    apart = kind.int_attr("strided", 1)
+    if apart <= 1:
+        return work
+    largest = max(kind.inputs, key=lambda spec: spec.numel)
+    again = sectors_again(largest.numel, BYTES_PER_ELEMENT[largest.dtype], apart)
+    return replace(work, flops=work.flops + steps_apart(apart) * largest.numel, serial_bytes=again)
 
 
 _enter(
