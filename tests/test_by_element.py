@@ -149,6 +149,15 @@ def test_copies_into_another_memory_format_read_a_sector_for_every_element() -> 
     assert of_copies(128**3, volume) / 1e12 == pytest.approx(0.049, rel=0.25)
 
 
+@pytest.mark.parametrize(("parts", "measured"), [([64] + 5 * [32], 0.374), (4 * [112], 0.243), ([128, 384], 0.199)])
+def test_tensors_are_joined_one_element_at_a_time(parts: list[int], measured: float) -> None:
+    """Trillions of elements a second of DenseNet, Res2Net and FasterNet on an H100 (`data/measured/h100`), of which the
+    last two join parts of other tensors: within 40 %, where the rate of its memory is 0.84."""
+    inputs, whole = tuple(like((128, n, 28, 28)) for n in parts), like((128, sum(parts), 28, 28))
+    (work,) = works(OpSignature("aten.cat", inputs, (whole,)), WorkOptions()) or []
+    assert whole.numel / seconds(work, gpu("h100-80gb-sxm")) / 1e12 == pytest.approx(measured, rel=0.4)
+
+
 def test_an_h100_takes_the_time_of_its_multiprocessors_for_them() -> None:
     """102.8 million elements, 2.6 billion a second on each of 132 multiprocessors: 0.299 ms, of bytes 0.123 ms."""
     h100 = gpu("h100-80gb-sxm")
@@ -250,6 +259,16 @@ def test_rows_of_a_gradient_of_weights_are_those_of_its_gradient(words: int, tok
     (gradient,) = [kind for kind in tracer.kinds if kind.outputs[0].shape == (words, 768) and kind.name == "aten.mm"]
     (work,) = works(gradient, WorkOptions()) or []
     assert work.variant == variant
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k", "measured_us"),
+    [(24576, 32, 49, 49, 230), (24576, 49, 32, 49, 213), (24576, 49, 49, 32, 174)],
+)  # fmt: skip
+def test_small_unaligned_products_load_whole_tiles(batch: int, m: int, n: int, k: int, measured_us: float) -> None:
+    """Attention over 49 positions on an H100 (`data/measured/h100/profiled.csv`): within a fifth."""
+    work = of("bmm", like((batch, m, k)), like((batch, k, n)), like((batch, m, n)))
+    assert 1e6 * seconds(work, gpu("h100-80gb-sxm")) == pytest.approx(measured_us, rel=0.2)
 
 
 def test_unaligned_rows_take_the_time_of_multiprocessors_whatever_their_tensor_cores() -> None:

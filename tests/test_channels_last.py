@@ -232,13 +232,12 @@ def traced(
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_trace_runs_the_operators_of_a_cpu_with_the_same_strides(network: type[nn.Module], last: bool) -> None:
-    """Also the copies, then. In rows, ConvNeXt's convolution has an input that a layer norm left channels last: its
-    result is channels last in PyTorch, and in rows in the trace, which changes no copy that is dispatched."""
+    """Also the copies, then. In rows, a layer norm leaves the input of ConvNeXt's convolution channels last, and so is
+    its result."""
     real, trace = executed(network, last), traced(network, last)[0]
     assert [name for name, _ in real] == [name for name, _ in trace]
     assert [each for each in real if each[0] in COPIES] == [each for each in trace if each[0] in COPIES]
-    if last or network is not ConvNext:
-        assert [each for each in zip(real, trace, strict=True) if each[0] != each[1]] == []
+    assert [each for each in zip(real, trace, strict=True) if each[0] != each[1]] == []
 
 
 @pytest.mark.parametrize("network", [Residual, SqueezeExcite, Dense, Unet])
@@ -253,20 +252,25 @@ def copied(graph: OpGraph) -> list[tuple[str, tuple[int, ...]]]:
     return [(module, kind.inputs[0].shape) for kind, module in kinds if kind.name == "aten.clone"]
 
 
-def test_convolutions_copy_what_is_in_rows() -> None:
-    """The shuffled channels are a view of a copy in rows: the next convolution copies them in both directions, with the
-    gradient, which comes from the mean over positions in rows; the deep one copies its gradient."""
+def test_convolutions_copy_parts_of_channels_and_what_is_in_rows() -> None:
+    """In either format a convolution copies half of the channels, in both directions, and a gradient that is half of
+    one. The shuffled channels are a view of a copy in rows: in NHWC the next convolution copies them in both
+    directions, with the gradient, which comes from the mean over positions in rows."""
     rows, last = (copied(traced(ChannelShuffle, x)[1]) for x in (False, True))
-    images = (4, WIDTH, 16, 16)
-    assert rows == [("", (4, 8, 2, 16, 16)), ("", (4, 2, 8, 16, 16))]
-    assert [each for each in last if each not in rows] == [
-        ("last", images), ("last", images), ("last", images), ("b", (4, WIDTH // 2, 16, 16)),
-    ]  # fmt: skip
+    images, half = (4, WIDTH, 16, 16), (4, WIDTH // 2, 16, 16)
+    assert rows == [("a.0", half), ("", (4, 8, 2, 16, 16)), ("", (4, 2, 8, 16, 16)), ("b", half), ("a.0", half)]
+    assert sorted(last) == sorted([*rows, ("last", images), ("last", images), ("last", images)])
 
 
 def test_a_batch_norm_copies_a_gradient_in_rows() -> None:
     assert copied(traced(InvertedBottleneck, False)[1]) == []
     assert copied(traced(InvertedBottleneck, True)[1]) == [("down.1", (4, WIDTH, 16, 16))]
+
+
+def test_a_layer_norm_copies_what_is_not_in_rows() -> None:
+    """Images in NCHW, seen as rows of channels: twice forward and twice backward."""
+    of_norms = [[each for each in copied(traced(ConvNext, last)[1]) if each[0] == "norm"] for last in (False, True)]
+    assert of_norms == [4 * [("norm", (4, 16, 16, WIDTH))], []]
 
 
 def test_a_copy_lives_until_its_convolution_has_run() -> None:

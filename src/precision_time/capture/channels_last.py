@@ -2,7 +2,8 @@
 
 The meta device runs PyTorch's rules of shapes and strides, so copies appear in the trace where a real step makes them.
 It departs from CUDA in two ways, which are corrected here: some results are laid out otherwise (`RESULTS`), and the
-copies that an operator makes itself of operands in another format, before its kernel, are not seen (`COPIES`).
+copies that an operator makes itself of operands that lie otherwise, before its kernel, are not seen (`COPIES`, which
+hold in rows, too: a convolution copies a part of the channels in either format).
 tests/test_channels_last.py compares operators and strides with real execution on a CPU, where copies inside CUDA's
 operators cannot be seen: `COPIES` follows PyTorch's sources.
 """
@@ -44,21 +45,19 @@ def is_last(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Operands that an operator copies into channels last before its kernel.
+    """Operands that an operator copies into the order of its kernel before it runs.
 
     deciding    positions of the arguments of which one channels last suffices for the kernel to be one for that format
-    operands    positions of those that are copied if they are in rows
+    operands    positions of those that are copied if they lie otherwise, or are a part of the channels of a tensor
     """
 
     deciding: tuple[int, ...]
     operands: tuple[int, ...]
 
     def of(self, args: Sequence[Any]) -> dict[int, torch.Tensor]:
-        """The copies, by position. A part of the channels of a tensor is copied in either format, which the trace in
-        rows does not show either."""
-        if not any(is_last(args[i]) for i in self.deciding):
-            return {}
-        formats = {i: FORMATS[args[i].dim()] for i in self.operands if not is_last(args[i])}
+        """The copies, by position."""
+        last = any(is_last(args[i]) for i in self.deciding)
+        formats = {i: FORMATS[args[i].dim()] if last else torch.contiguous_format for i in self.operands}
         return {
             i: torch.empty_like(args[i], memory_format=wanted)
             for i, wanted in formats.items()
@@ -108,4 +107,7 @@ COPIES: Mapping[Callable[..., Any], Copies] = {
     _aten.native_batch_norm_backward.default: Copies((1,), (0,)),
     _aten.max_pool2d_with_indices_backward.default: Copies((1,), (0,)),
     _aten.avg_pool2d_backward.default: Copies((1,), (0,)),
+    # Always in rows: cuda/layer_norm_kernel.cu.
+    _aten.native_layer_norm.default: Copies((), (0,)),
+    _aten.native_layer_norm_backward.default: Copies((), (0, 1)),
 }

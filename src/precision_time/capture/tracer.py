@@ -39,6 +39,7 @@ _POINTWISE = frozenset(
     aten.softplus_backward
     """.split()
 )
+_JOINING = frozenset({"aten.cat", "aten.stack"})
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 
@@ -68,6 +69,13 @@ def _strided(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
     if len(orders) == 1 and _dense(*orders):
         return False
     return max((_apart(t, largest[0]) for t in largest if t.shape == largest[0].shape), default=1)
+
+
+def _joined(inputs: list[torch.Tensor], result: torch.Tensor) -> int:
+    """As `_strided`, of tensors that are joined, whose kernel always computes where each element goes: False where
+    neighbours in memory stay neighbours."""
+    apart = max((_apart(t, result) for t in inputs if t.dim() == result.dim()), default=1)
+    return apart if apart > 1 else False
 
 
 def _apart(tensor: torch.Tensor, result: torch.Tensor) -> int:
@@ -258,7 +266,7 @@ class Tracer(_PlainMode):
 
     def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
-        corrected = RESULTS.get(func) if self.channels_last else None
+        corrected = RESULTS.get(func)
         return corrected(args, out) if corrected else out
 
     def _copied(self, func: Any, args: Any, module: int) -> Any:
@@ -294,7 +302,7 @@ class Tracer(_PlainMode):
             self._views += 1
             self.assumptions.add(f"a branch on data in {self.module_stack[-1] or 'the model'} was taken as true")
             return True
-        if self.channels_last:
+        if self.channels_last or not self._layouts:
             args = self._copied(func, args, module)
         if args is not given:
             inputs = tensors_of((args, kwargs))
@@ -310,7 +318,7 @@ class Tracer(_PlainMode):
             attrs = (*attrs, ("transposed", True))
         if name == "aten.convolution_backward" or name == "aten.convolution":
             attrs = tuple((k, v) for k, v in attrs if k != "output_padding")
-        apart = pointwise and _strided(inputs, outputs)
+        apart = _strided(inputs, outputs) if pointwise else name in _JOINING and _joined(inputs, outputs[0])
         strided = (("strided", apart),) if apart else ()
         kind = OpSignature(name, in_specs, tuple(_spec(t) for t in outputs), (*attrs, *strided))
         if name == "aten._to_copy" and len(inputs) == 1 and in_specs[0].dtype == kind.outputs[0].dtype:

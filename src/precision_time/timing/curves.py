@@ -38,7 +38,7 @@ _TILE_N = np.array([t[1] for t in _TILES], dtype=np.float64)
 _TILE_E = np.array([t[2] for t in _TILES])
 _MIN_SPLIT_K = 128.0
 _QUERY_BLOCK = 128.0
-_USUAL_TILE = 128.0
+_USUAL_TILE, _LEAST_TILE = 128.0, 64.0
 
 
 def waves(fill: Array, strength: Array) -> Array:
@@ -66,9 +66,10 @@ def matmul_seconds(shape: Array, p: Array, peak: Array, sm_count: float | Array,
 
 
 def elements_of_products(shape: Array) -> Array:
-    """Elements that the tiles of products load and store; shape rows are batch, m, n, k."""
+    """Elements that the tiles of products load and store, for whole groups of rows; shape rows are batch, m, n, k."""
     batch, m, n, k = shape
-    result: Array = batch * (m * k * np.ceil(n / _USUAL_TILE) + k * n * np.ceil(m / _USUAL_TILE) + m * n)
+    rows, columns = (_LEAST_TILE * np.ceil(side / _LEAST_TILE) for side in (m, n))
+    result: Array = batch * (rows * k * np.ceil(n / _USUAL_TILE) + k * columns * np.ceil(m / _USUAL_TILE) + m * n)
     return result
 
 

@@ -10,6 +10,7 @@ from precision_time.timing.recording import log2
 from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
 from precision_time.timing.work import (
     BY_ELEMENT,
+    STEPS_OF_JOINED,
     STEPS_OF_ONE_OPERAND,
     Work,
     memory_work,
@@ -23,15 +24,17 @@ def _direction(kind: OpSignature) -> str:
     return "bwd" if "backward" in kind.name else "fwd"
 
 
-def _memory(family: str, flops_per_element: float = 1.0, in_place: bool = False) -> Rule:
-    """Each input read once, each output written once; `in_place` operators write their first input."""
+def _memory(family: str, flops_per_element: float = 1.0, in_place: bool = False, alone: bool = False) -> Rule:
+    """Each input read once, each output written once; `in_place` operators write their first input. `alone`: kernels
+    load each element alone, however their operands lie."""
 
     def rule(kind: OpSignature, _options: WorkOptions) -> list[Work]:
         outputs = kind.outputs or kind.inputs[:1] if in_place else kind.outputs
         elements = max((s.numel for s in (*kind.inputs, *outputs)), default=0)
         if not elements:
             return []
-        variant = f"{_direction(kind)}.{BY_ELEMENT}" if kind.attr("strided") else _direction(kind)
+        by_element = alone or kind.attr("strided")
+        variant = f"{_direction(kind)}.{BY_ELEMENT}" if by_element else _direction(kind)
         read, written, steps = nbytes(kind.inputs), nbytes(outputs), flops_per_element * elements
         return [_apart(kind, memory_work(family, read, written, dtype=float_dtype(kind), flops=steps, variant=variant))]
 
@@ -101,9 +104,19 @@ _table(
 _table(
     "copy",
     """
-    clone diagonal_copy copy_ copy cat stack split_with_sizes_copy contiguous constant_pad_nd reflection_pad1d
-    reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward replication_pad1d replication_pad2d
-    roll flip repeat repeat_interleave im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle unfold_copy
+    clone diagonal_copy copy_ copy contiguous
+    """,
+)
+
+
+# Kernels that compute where each element comes from (aten/src/ATen/native/cuda/Shape.cu).
+_enter(_memory("copy", STEPS_OF_JOINED, alone=True), "cat stack")
+_enter(
+    _memory("copy", alone=True),
+    """
+    split_with_sizes_copy constant_pad_nd reflection_pad1d reflection_pad1d_backward reflection_pad2d
+    reflection_pad2d_backward replication_pad1d replication_pad2d roll flip repeat repeat_interleave im2col col2im
+    pixel_shuffle pixel_unshuffle channel_shuffle unfold_copy
     """,
 )
 _table(
