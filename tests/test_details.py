@@ -119,7 +119,8 @@ def test_weight_norm_is_one_kernel_each_way(wrap: Any) -> None:
     forward, backward = executed(build)
     graph = trace(build)
     assert counts(graph, Phase.FORWARD, Phase.LOSS) == Counter(forward.operators)
-    assert counts(graph, Phase.BACKWARD) == Counter(backward.operators)
+    # The gradient of a sum is expanded; CUDA's convolution copies it, which an operator of a CPU does not show.
+    assert counts(graph, Phase.BACKWARD) == Counter([*backward.operators, "clone"])
     assert counts(graph)["_weight_norm_interface"] == counts(graph)["_weight_norm_interface_backward"] == 1
 
 

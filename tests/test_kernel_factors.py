@@ -279,9 +279,9 @@ def test_the_fit_times_kernels_as_predict_does() -> None:
         assert row.job is not None
         timed, _ = case_of(row, row.job).run(StepConstants(factors=factors))
         known = float(timed.work_s @ timed.calls_per_kind[timed.works.owner])
-        assert of_job[steps.traced.case[number]] == pytest.approx(known, rel=2e-3), (
+        assert of_job[steps.traced.case[number]] == pytest.approx(known, rel=5e-3), (
             row.id
-        )  # kernels of one class are added up
+        )  # kernels of one class are added up, also those of single elements with more or fewer steps for their bytes
 
 
 def test_a_product_takes_wider_arithmetic_where_that_is_faster_and_then_moves_no_factor() -> None:
