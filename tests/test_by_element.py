@@ -143,7 +143,7 @@ def test_copies_into_another_memory_format_read_a_sector_for_every_element() -> 
     """Rates of copies and sums that an H100 did (`data/measured/h100/profiled.csv`), in trillions of elements a second:
     nnU-Net's by channels, EfficientNet's, and those of volumes of 64 and 128 cubed; within a quarter."""
     volume = like((2, 32, 128, 128, 128))
-    measured = {1: 0.34, 32: 0.30, 64: 0.227, 128: 0.17, 480: 0.124}
+    measured = {1: 0.34, 32: 0.30, 64: 0.227, 128: 0.206, 480: 0.124}
     assert {apart: of_copies(apart) / 1e12 for apart in measured} == pytest.approx(measured, rel=0.25)
     assert of_copies(64**3, volume) / 1e12 == pytest.approx(0.099, rel=0.25)
     assert of_copies(128**3, volume) / 1e12 == pytest.approx(0.049, rel=0.25)

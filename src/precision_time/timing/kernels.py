@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
+from precision_time.timing.by_element import ELEMENTS_PER_SM_S, is_by_element
 from precision_time.timing.corrections import Correction, Grid
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, elements_of_products, matmul_seconds
 from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import (
     CONVOLUTIONS,
-    ELEMENTS_PER_SM_S,
     FUSABLE_FAMILIES,
     MATMUL,
     RIVALLED,
@@ -30,7 +30,6 @@ from precision_time.timing.work import (
     WINOGRAD,
     Work,
     elements_together,
-    is_by_element,
 )
 from precision_time.timing.work_table import WorkTable
 

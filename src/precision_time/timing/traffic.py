@@ -6,18 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, TensorSpec
-from precision_time.timing.recording import log2
-from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
-from precision_time.timing.work import (
+from precision_time.timing.by_element import (
     BY_ELEMENT,
     STEPS_OF_JOINED,
     STEPS_OF_ONE_OPERAND,
-    Work,
-    memory_work,
-    reduction_work,
     sectors_again,
     steps_apart,
 )
+from precision_time.timing.recording import log2
+from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
+from precision_time.timing.work import Work, memory_work, reduction_work
 
 
 def _direction(kind: OpSignature) -> str:
@@ -156,8 +154,8 @@ _table(
     """,
 )
 _POOLING_STEPS = {"fwd.max": 1.4, "bwd.max": 3.0, "fwd.avg": 3.0, "bwd.avg": 4.5}
-"""Steps of a thread for each element of the larger side, of which `work.ELEMENTS_PER_SM_S` are done: read off profiled
-steps of an H100 (`data/measured`), in which no pooling runs at the rate of memory."""
+"""Steps of a thread for each element of the larger side, of which `by_element.ELEMENTS_PER_SM_S` are done: read off
+profiled steps of an H100 (`data/measured`), in which no pooling runs at the rate of memory."""
 
 
 def _pooling(kind: OpSignature, _options: WorkOptions) -> list[Work]:

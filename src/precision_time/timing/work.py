@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
+from precision_time.timing.by_element import BY_ELEMENT, STEPS_OF_ONE_OPERAND
+
 Feature = tuple[str, float]
 
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
@@ -35,28 +37,6 @@ MEMORY_FAMILIES = frozenset({
     "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random",
     "cross_entropy", "optimizer", "other",
 })  # fmt: skip
-BY_ELEMENT = "by_element"
-"""Variant, after the pass, of kernels that compute the place of every element and load it alone."""
-ELEMENTS_PER_SM_S = 2.6e9
-"""Elements that such kernels do in a second on a multiprocessor: an H100 (`data/measured`) does 340 billion, whatever
-their bytes, 1.6 in a cycle of its clock."""
-STEPS_OF_ONE_OPERAND = 0.6
-"""Steps for each element of kernels that load one operand, where those that load several take one: the same H100 does
-570 billion of their elements in a second."""
-STEPS_OF_JOINED = 1.35
-"""Steps for each element of tensors that are joined: the same H100 joins 330 to 400 billion elements of whole tensors
-in a second, and 200 to 240 where some are parts of others."""
-SECTOR_BYTES = 32
-"""What a GPU reads at once of memory and caches, however little of it a kernel uses."""
-APART_STEPS = 1.6
-"""Steps for each element of an operand whose neighbours are not computed together, so that a sector is read for every
-element of it: the same H100 adds and copies 130 to 150 billion elements a second into the other memory format."""
-TOGETHER = 256
-"""Elements from one neighbour to the next beyond which a block of threads does not compute both: with fewer, the H100
-does up to 300 billion."""
-CACHED = 2**20
-"""Elements from one neighbour to the next beyond which a sector has left the caches in between: in a volume of 128
-cubed, the same H100 does 49 billion elements a second, of 64 cubed 99, of 32 cubed 137."""
 ALIGN = "align"
 """Variant of products, followed by the largest number of elements that divides their rows, where tensor cores would
 load more at once."""
@@ -119,22 +99,6 @@ class Work:
     def key(self) -> tuple[str, str, str, str]:
         """Works with an equal key share their parameters."""
         return (self.family, self.variant, self.math, self.dtype_class)
-
-
-def is_by_element(family: str, variant: str) -> bool:
-    """Whether the operations of a class are steps of threads, of which multiprocessors do ELEMENTS_PER_SM_S."""
-    return family == "pooling" or variant.endswith(BY_ELEMENT)
-
-
-def steps_apart(apart: float) -> float:
-    """Steps for each element whose neighbours in one operand are that many elements apart (`OpSignature.attrs`,
-    `strided`), beside those that compute its place."""
-    return APART_STEPS * min(apart / TOGETHER, 1.0) if apart > 1 else 0.0
-
-
-def sectors_again(elements: float, element_bytes: float, apart: float) -> float:
-    """Bytes of sectors that such an operand of `elements` reads from memory more than once."""
-    return elements * (SECTOR_BYTES - element_bytes) * min(apart / CACHED, 1.0) if apart > 1 else 0.0
 
 
 def elements_together(family: str, variant: str, dtype_class: str) -> float:
