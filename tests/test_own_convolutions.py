@@ -48,6 +48,11 @@ def test_a_gradient_comes_before_input_and_weight_and_a_bias_after() -> None:
     assert shapes_of("2x3x4x4;8x3x1x1;8", backward=False) == ((2, 3, 4, 4), (8, 3, 1, 1))
 
 
+def test_a_transposed_convolution_is_none_of_them() -> None:
+    """Its weight has 64 inputs first, and its gradient the 32 outputs that come second."""
+    assert shapes_of("2x32x16x16;2x64x8x8;64x32x2x2", backward=True) is None
+
+
 def test_the_page_has_sums_by_kind_and_the_largest_errors_first() -> None:
     """0.3 + 0.3 ms measured and 0.15 + 0.45 predicted; 0.4 ms off come before 0.15, and 0.05 ms are too short."""
     second = Judged(JOB, False, (128, 3, 112, 112), (32, 3, 3, 3), 3e-4, 4.5e-4)

@@ -52,10 +52,12 @@ class Judged:
         return self.job[3] == "nhwc"
 
 
-def shapes_of(text: str, backward: bool) -> Shapes:
-    """Input and weight of a profiled convolution, whose operands are the gradient, if it is backward, input, weight."""
-    x, weight = (tuple(int(size) for size in each.split("x")) for each in text.split(";")[backward : backward + 2])
-    return x, weight
+def shapes_of(text: str, backward: bool) -> Shapes | None:
+    """Input and weight of a profiled convolution, whose operands are the gradient, if it is backward, input, weight;
+    None of a transposed one, whose weight has its inputs first."""
+    of_each = [tuple(int(size) for size in each.split("x")) for each in text.split(";")[: backward + 2]]
+    x, weight = of_each[backward:]
+    return None if backward and of_each[0][1] != weight[0] else (x, weight)
 
 
 def measured(path: Path) -> dict[Job, dict[tuple[bool, Shapes], float]]:
@@ -64,9 +66,11 @@ def measured(path: Path) -> dict[Job, dict[tuple[bool, Shapes], float]]:
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
             backward = line["operator"] == BACKWARD
-            if backward or line["operator"] in ("aten.convolution", "aten.cudnn_convolution"):
+            if not backward and line["operator"] not in ("aten.convolution", "aten.cudnn_convolution"):
+                continue
+            if shapes := shapes_of(line["shapes"], backward):
                 job = line["model"], line["precision"], line["batch_size"], line["memory_format"]
-                found[job][backward, shapes_of(line["shapes"], backward)] += float(line["us"]) / 1e6
+                found[job][backward, shapes] += float(line["us"]) / 1e6
     return found
 
 
@@ -90,7 +94,7 @@ def judge(tables: Path, progress: Callable[[str], None] = lambda text: None) -> 
         timed, _ = case_of(row, row.job).run(shipped())
         predicted: dict[tuple[bool, Shapes], float] = defaultdict(float)
         for kind, seconds, calls in zip(timed.kinds, timed.kind_s, timed.calls_per_kind, strict=True):
-            if kind.name in (BACKWARD, "aten.convolution"):
+            if kind.name in (BACKWARD, "aten.convolution") and not kind.attr("transposed"):
                 predicted[_key(kind)] += float(seconds * calls)
         for key, seconds in profiled.pop(job).items():
             if key in predicted:
@@ -150,8 +154,8 @@ def page(judged: Sequence[Judged]) -> str:
 
 Written by `python -m benchmarks.accuracy.own_convolutions`; do not edit. Kernels of convolutions in the profiled steps
 of `data/measured/{NAME}/profiled.csv`, all calls of one shape in a step together, beside what `predict` answers for
-them. The shipped factors are fitted to sums of all convolutions of each of these steps, forward and backward, so this
-is no error held out, and a kind that is predicted too fast makes others too slow.
+them; transposed ones are left out. The shipped factors are fitted to sums of all convolutions of each of these steps,
+forward and backward, so this is no error held out, and a kind that is predicted too fast makes others too slow.
 
 {by_kind(judged).markdown()}
 
