@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy.own_convolutions import KINDS, Judged, by_kind, measured, page, shapes_of, worst
+from benchmarks.accuracy.own_convolutions import KINDS, Judged, by_kind, judge, measured, page, shapes_of, worst
+from precision_time.measurements.repository import required_data_folder
 
 JOB = ("resnet50", "amp-fp16", "128", "nhwc")
 FIRST = Judged(JOB, False, (128, 3, 224, 224), (64, 3, 7, 7), 3e-4, 1.5e-4)
@@ -63,3 +64,15 @@ def test_the_page_has_sums_by_kind_and_the_largest_errors_first() -> None:
     assert [row[-1] for row in worst(every, count=1).rows] == ["+100%"]
     assert len(worst(every).rows) == 3
     assert "| resnet50, amp-fp16 | nhwc | backward | 128x64x56x56 | 256x64x1x1 | 0.4 | 0.8 | +100% |" in page(every)
+
+
+@pytest.mark.slow
+def test_the_page_is_of_the_shipped_parameters() -> None:
+    """Errors of the kinds of convolutions as the page has them, within a point."""
+    written = (Path(__file__).parents[1] / "benchmarks" / "results" / "h100-convolutions.md").read_text().splitlines()
+    judged = by_kind(judge(required_data_folder())).rows
+    assert len(judged) == 20
+    for *names, shapes, _, _, error in judged:
+        (line,) = (line for line in written if line.startswith(f"| {' | '.join(names)} | {shapes} |"))
+        stated = line.strip(" |").rpartition(" ")[2]
+        assert float(stated.rstrip("%")) == pytest.approx(float(error.rstrip("%")), abs=1.0), names

@@ -154,8 +154,9 @@ def page(judged: Sequence[Judged]) -> str:
 
 Written by `python -m benchmarks.accuracy.own_convolutions`; do not edit. Kernels of convolutions in the profiled steps
 of `data/measured/{NAME}/profiled.csv`, all calls of one shape in a step together, beside what `predict` answers for
-them; transposed ones are left out. The shipped factors are fitted to sums of all convolutions of each of these steps,
-forward and backward, so this is no error held out, and a kind that is predicted too fast makes others too slow.
+them; transposed ones are left out. The shipped factors are fitted to sums of all convolutions of most of these steps,
+forward and backward, so this is no error held out. Such a sum does not tell its kinds apart: errors of some hide those
+of others.
 
 {by_kind(judged).markdown()}
 
