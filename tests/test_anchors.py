@@ -316,12 +316,12 @@ def test_an_unknown_family_is_left_alone() -> None:
 
 
 def test_one_measured_step_of_the_user() -> None:
-    """40 % slower than said in fp32 alone: the same job follows nearly all the way, another precision not at all."""
+    """40 % slower than said in fp32 alone: the same job follows most of the way, another precision not at all."""
     job = Job("gpt2", gpu="h100-80gb-sxm", precision="fp32", batch_size=4)
     bare = predict(job).step.p50
     line = f"precision=fp32,batch_size=4,step_time_s={1.4 * bare:.6g}"
     same = predict(job.replace(anchors=line))
-    assert same.step.p50 == pytest.approx(1.4 * bare, rel=0.05)
+    assert same.step.p50 == pytest.approx(1.4 * bare, rel=0.08)
     half = job.replace(precision="amp-bf16")
     other = predict(half.replace(anchors=[line]))
     assert other.step == predict(half).step
@@ -344,7 +344,7 @@ def test_a_file_of_measured_jobs(tmp_path: Path) -> None:
     path.write_text(f"{heads}\nrun-1,gpt2,h100-80gb-sxm,bf16,32,{measured_s}\n", encoding="utf-8")
     estimate = predict(job)
     assert [use.id for use in estimate.anchors.nearest] == ["run-1"]
-    assert estimate.step.p50 == pytest.approx(measured_s, rel=0.05)
+    assert estimate.step.p50 == pytest.approx(measured_s, rel=0.08)
     path.write_text(f"{heads}\nrun-1,bert-large,h100-80gb-sxm,bf16,32,0.5\n", encoding="utf-8")
     other = predict(job)
     assert other.step == predict(job.replace(anchors="none")).step

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks.accuracy.own_steps import Judged, page
 from benchmarks.rigs.gpu_day import STAGES, stages
 from benchmarks.rigs.gpu_profile import operator_rows
-from benchmarks.rigs.gpu_tables import main, trust
+from benchmarks.rigs.gpu_tables import PART_OF, kind_of, main, part_of, seconds_by_part, trust
+from precision_time.fit.step_parts import OF_PART
 from precision_time.measure.usage import usage
 from precision_time.measurements.repository import required_data_folder
 from precision_time.measurements.table import read_table
@@ -22,6 +24,62 @@ def test_the_tables_are_those_of_the_folder(tmp_path: Path) -> None:
     assert main([str(MEASURED / "h100"), "--output", str(tmp_path)]) == 0
     for name in ("h100.csv", "h100_parts.csv"):
         assert (tmp_path / name).read_bytes() == (MEASURED / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "kind"),
+    [
+        ((128, 3, 224, 224), (64, 3, 7, 7), "few"),
+        ((2, 1, 128, 128, 128), (32, 1, 3, 3, 3), "few"),
+        ((128, 4, 1, 1), (96, 4, 1, 1), "one_tap"),
+        ((128, 64, 56, 56), (256, 64, 1, 1), "one_tap"),
+        ((128, 8, 56, 56), (8, 8, 3, 3), "larger"),
+        ((2, 32, 64, 64, 64), (64, 32, 3, 3, 3), "larger"),
+        ((64, 1, 8192), (32, 1, 7), "larger"),
+        ((64, 128, 56, 56), (128, 4, 3, 3), "grouped"),
+        ((64, 128, 56, 56), (128, 4, 1, 1), "grouped"),
+        ((64, 96, 56, 56), (96, 1, 7, 7), "depthwise"),
+    ],
+)
+def test_a_convolution_is_of_one_kind(x: tuple[int, ...], weight: tuple[int, ...], kind: str) -> None:
+    assert kind_of(x, weight, half=True) == kind
+    assert kind_of(x, weight, half=False) == ("larger" if kind == "few" else kind)
+
+
+def profiled(operator: str, shapes: str, us: str = "100") -> dict[str, str]:
+    job = {"model": "m", "precision": "amp-fp16", "batch_size": "8", "memory_format": "nhwc"}
+    return job | {"operator": operator, "shapes": shapes, "us": us}
+
+
+def test_a_transposed_convolution_counts_with_gradients() -> None:
+    """Of 64 inputs, which come first in its weight, and 32 outputs: no convolution of two groups."""
+    assert part_of(profiled("aten.cudnn_convolution_transpose", "8x64x8x8;64x32x2x2")) == "convolution_larger_backward"
+    gradient = profiled("aten.convolution_backward", "8x32x16x16;8x64x8x8;64x32x2x2")
+    assert part_of(gradient) == "convolution_larger_backward"
+
+
+def test_seconds_are_added_up_by_part() -> None:
+    lines = [
+        profiled("aten.cudnn_convolution", "8x64x8x8;64x64x1x1"),
+        profiled("aten.cudnn_convolution", "8x64x8x8;32x64x1x1;32", "50"),
+        profiled("aten.convolution_backward", "8x64x8x8;8x64x8x8;64x64x1x1;0", "300"),
+        profiled("aten.add_", "8x64x8x8;8x64x8x8", "7"),
+        profiled("aten.nonzero", "8x64", "1"),
+    ]
+    (parts,) = seconds_by_part(lines).values()
+    assert parts == pytest.approx({
+        "": 458e-6, "convolution_one_tap": 150e-6, "convolution_one_tap_backward": 300e-6, "pointwise": 7e-6,
+    })  # fmt: skip
+
+
+def test_every_part_has_works_of_its_own() -> None:
+    """No work is of two parts, and every operator's part is one of those that are traced."""
+    assert set(PART_OF.values()) <= set(OF_PART)
+    families = sorted({family for works in OF_PART.values() for family in works.families})
+    classes = [f"{family}|{each}.nhwc|fp16|half" for family in families for each in ("fwd", "dgrad", "wgrad", "bwd")]
+    for taps in (1.0, 9.0):
+        found = [works.among(np.array(classes), np.full(len(classes), taps)) for works in OF_PART.values()]
+        assert np.sum(found, axis=0).max() == 1
 
 
 def test_a_folder_without_steps_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy.own_convolutions import KINDS, Judged, by_kind, judge, measured, page, shapes_of, worst
+from benchmarks.accuracy.own_convolutions import Judged, by_kind, judge, measured, page, shapes_of, worst
 from precision_time.measurements.repository import required_data_folder
 
 JOB = ("resnet50", "amp-fp16", "128", "nhwc")
@@ -17,24 +17,6 @@ resnet50,amp-fp16,128,nhwc,aten.convolution_backward,128x64x112x112;128x3x224x22
 resnet50,amp-fp16,128,nhwc,aten.convolution_backward,128x64x112x112;128x3x224x224;64x3x7x7,1,290
 resnet50,amp-fp16,128,nhwc,aten.add_,128x256x56x56;128x256x56x56,6,1190.52
 """
-
-
-@pytest.mark.parametrize(
-    ("x", "weight", "kind"),
-    [
-        ((128, 3, 224, 224), (64, 3, 7, 7), "fewer than 8 channels"),
-        ((128, 4, 1, 1), (96, 4, 1, 1), "1 x 1"),
-        ((128, 64, 56, 56), (256, 64, 1, 1), "1 x 1"),
-        ((128, 8, 56, 56), (8, 8, 3, 3), "larger filters"),
-        ((2, 32, 64, 64, 64), (64, 32, 3, 3, 3), "larger filters"),
-        ((64, 128, 56, 56), (128, 4, 3, 3), "groups"),
-        ((64, 128, 56, 56), (128, 4, 1, 1), "groups"),
-        ((64, 96, 56, 56), (96, 1, 7, 7), "depthwise"),
-    ],
-)
-def test_a_convolution_is_of_one_kind(x: tuple[int, ...], weight: tuple[int, ...], kind: str) -> None:
-    judged = Judged(JOB, True, x, weight, 1e-3, 1e-3)
-    assert [name for name, test in KINDS.items() if test(judged)] == [kind]
 
 
 def test_calls_of_one_shape_are_added_up_and_other_operators_left_out(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_seconds_of_groups_add_up_to_the_step() -> None:
     for index, repeat, _ in stage.chunks[0].units:
         for segment in (program.program.units[index].forward, program.program.units[index].backward):
             np.add.at(times, segment.kind, repeat)
-    for kind, expected in (("conv.nchw", ("conv",)), ("norm", GROUPS["norm"])):
+    for kind, expected in (("conv.nchw", ("conv", "conv_few")), ("norm", GROUPS["norm"])):
         spent = np.array(
             [
                 (program.work_s[i] * times[program.works.owner[i]], program.work_helpers[i])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from precision_time.fit.traced import forward_rows, is_forward, measured_otherwise, read
+from precision_time.fit.traced import read
+from precision_time.fit.traced_rows import forward_rows, is_forward, measured_otherwise
 from precision_time.measurements.repository import required_data_folder
 from precision_time.measurements.table import read_table
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
+from benchmarks.rigs.gpu_tables import kind_of
 from precision_time.capture.graph import OpSignature
 from precision_time.fit.cases import case_of
 from precision_time.measurements.repository import required_data_folder
@@ -44,8 +44,8 @@ class Judged:
     predicted_s: float
 
     @property
-    def grouped(self) -> bool:
-        return self.x[1] != self.weight[1]
+    def kind(self) -> str:
+        return kind_of(self.x, self.weight, half=True)
 
     @property
     def nhwc(self) -> bool:
@@ -102,17 +102,11 @@ def judge(tables: Path, progress: Callable[[str], None] = lambda text: None) -> 
     return judged
 
 
-KINDS: Mapping[str, Callable[[Judged], bool]] = {
-    "fewer than 8 channels": lambda each: not each.grouped and each.x[1] < 8 and _taps(each) > 1,
-    "1 x 1": lambda each: not each.grouped and _taps(each) == 1,
-    "larger filters": lambda each: not each.grouped and each.x[1] >= 8 and _taps(each) > 1,
-    "groups": lambda each: each.grouped and each.weight[1] > 1,
-    "depthwise": lambda each: each.grouped and each.weight[1] == 1,
-}
-
-
-def _taps(judged: Judged) -> int:
-    return prod(judged.weight[2:])
+KINDS = {
+    "few": "fewer than 8 channels", "one_tap": "1 x 1", "larger": "larger filters", "grouped": "groups",
+    "depthwise": "depthwise",
+}  # fmt: skip
+"""Kind of a convolution -> what the page calls it."""
 
 
 def _line(names: Sequence[str], chosen: Sequence[Judged]) -> list[str]:
@@ -123,10 +117,10 @@ def _line(names: Sequence[str], chosen: Sequence[Judged]) -> list[str]:
 def by_kind(judged: Iterable[Judged]) -> Table:
     """Seconds measured and predicted of each kind of convolution, by memory format and pass."""
     every, lines = list(judged), []
-    for name, test in KINDS.items():
+    for kind, name in KINDS.items():
         for nhwc in (False, True):
             for backward in (False, True):
-                chosen = [each for each in every if test(each) and (each.nhwc, each.backward) == (nhwc, backward)]
+                chosen = [each for each in every if (each.kind, each.nhwc, each.backward) == (kind, nhwc, backward)]
                 if chosen:
                     names = [name, "NHWC" if nhwc else "NCHW", "backward" if backward else "forward"]
                     lines.append(_line(names, chosen))

@@ -2,7 +2,7 @@
 
 h100.csv        the steps, each with a grade of trust: what the host limited says little of a GPU
 h100_parts.csv  seconds of the kernels of some operators of a step, added up over its shapes, as torch's profiler saw
-                them; what is left out is too short to be timed, or runs other kernels than a traced step has
+                them; what is left out is too short to be timed
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import argparse
 import csv
 import sys
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from precision_time.measure.whole_steps import COLUMNS
 from precision_time.report.table import csv_rows
 from precision_time.report.write import write_whole
+from precision_time.timing.few_channels import WHOLE_CHANNELS
 
 COMMAND = "python -m benchmarks.rigs.gpu_tables"
 GPU_BUSY, GPU_NEARLY = 0.9, 0.8
@@ -24,11 +26,7 @@ GPU_BUSY, GPU_NEARLY = 0.9, 0.8
 IDLE_W, IDLE_HOST = 300.0, 0.7
 """Below this power a GPU waits, if the host takes this share of the step."""
 LEAST_S = 2e-4
-OTHERWISE = ("unet3d",)
-"""Models whose traced steps lack layout copies that profiled ones have."""
 _OPERATORS = {
-    "convolution": "cudnn_convolution convolution _conv_depthwise2d cudnn_convolution_transpose",
-    "convolution_backward": "convolution_backward",
     "batch_norm": "cudnn_batch_norm native_batch_norm",
     "batch_norm_backward": "cudnn_batch_norm_backward native_batch_norm_backward",
     "layer_norm": "native_layer_norm",
@@ -44,7 +42,9 @@ _OPERATORS = {
     "leaky_relu_backward tanh tanh_backward exp rsqrt pow addcmul where masked_fill masked_fill_",
 }
 PART_OF = {f"aten.{operator}": part for part, names in _OPERATORS.items() for operator in names.split()}
-"""Operator -> the part of a step that it belongs to."""
+"""Operator -> the part of a step that it belongs to; convolutions are told apart by their shapes (`kind_of`)."""
+CONVOLUTIONS = frozenset({"aten.cudnn_convolution", "aten.convolution", "aten._conv_depthwise2d"})
+TRANSPOSED, BACKWARD = "aten.cudnn_convolution_transpose", "aten.convolution_backward"
 PART_COLUMNS = (
     "part", "model", "model_config", "input", "batch_size", "gpus", "gpu", "precision", "optimizer", "memory_format",
     "torch", "step_time_s",
@@ -58,13 +58,40 @@ def key_of(line: Mapping[str, str]) -> Key:
     return line["model"], line["precision"], line["batch_size"], line["memory_format"]
 
 
+def kind_of(x: Sequence[int], weight: Sequence[int], half: bool) -> str:
+    """Kind of a convolution, from the shapes of its input (N, C, ...) and its weight (outputs, C per group, ...)."""
+    if x[1] != weight[1]:
+        return "depthwise" if weight[1] == 1 else "grouped"
+    if prod(weight[2:]) == 1:
+        return "one_tap"
+    return "few" if half and len(weight) > 3 and x[1] < WHOLE_CHANNELS else "larger"
+
+
+def part_of(line: Line) -> str:
+    """The part of a step that a profiled operator belongs to; empty for none.
+
+    A transposed convolution, which is the gradient of one, counts with the gradients of larger filters, and so does all
+    of its own gradient, whose weight has its inputs first.
+    """
+    operator, backward = line["operator"], line["operator"] == BACKWARD
+    if operator == TRANSPOSED:
+        return "convolution_larger_backward"
+    if operator not in CONVOLUTIONS and not backward:
+        return PART_OF.get(operator, "")
+    of_each = [[int(size) for size in shape.split("x")] for shape in line["shapes"].split(";")[: 2 + backward]]
+    x, weight = of_each[-2:]
+    transposed = backward and of_each[0][1] != weight[0]
+    kind = "larger" if transposed else kind_of(x, weight, "16" in line["precision"])
+    return f"convolution_{kind}_backward" if backward else f"convolution_{kind}"
+
+
 def seconds_by_part(profiled: Sequence[Line]) -> dict[Key, dict[str, float]]:
     """Of every profiled job the seconds by part, "" for all operators together."""
     found: dict[Key, dict[str, float]] = {}
     for line in profiled:
         of_job, seconds = found.setdefault(key_of(line), {"": 0.0}), float(line["us"]) / 1e6
         of_job[""] += seconds
-        if part := PART_OF.get(line["operator"]):
+        if part := part_of(line):
             of_job[part] = of_job.get(part, 0.0) + seconds
     return found
 
@@ -104,7 +131,7 @@ def part_lines(folder: Path, steps: Sequence[Line]) -> list[Line]:
     lines = []
     for key, parts in seconds_by_part(_read(folder / "profiled.csv")).items():
         for part, seconds in parts.items():
-            if part and key in of_job and seconds >= LEAST_S and key[0] not in OTHERWISE:
+            if part and key in of_job and seconds >= LEAST_S:
                 same = {name: of_job[key][name] for name in PART_COLUMNS[1:-1]}
                 lines.append({"part": part, **same, "step_time_s": f"{seconds:.6g}"})
     return lines

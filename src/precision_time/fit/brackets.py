@@ -24,7 +24,7 @@ from precision_time.capture.training_step import training_step
 from precision_time.errors import DataError, PrecisionTimeError
 from precision_time.estimate.memory import FRAMEWORK, Memory
 from precision_time.estimate.step_memory import step_memory
-from precision_time.fit.traced import another_today, family_of
+from precision_time.fit.traced_rows import another_today, family_of
 from precision_time.job.code import CodeRule
 from precision_time.job.job import Job
 from precision_time.layout.options import Options

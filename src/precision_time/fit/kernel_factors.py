@@ -23,19 +23,10 @@ from scipy.optimize import minimize
 
 from precision_time.estimate.spread import SpreadTerms, widening
 from precision_time.fit.kernel_design import by_device, classes_of, design_of, parts_of
+from precision_time.fit.operator_rows import OPERATORS
 from precision_time.fit.provenance import provenance, sha256
-from precision_time.fit.traced import (
-    ALL,
-    ROWS,
-    STEP_PARTS,
-    WORKS,
-    Traced,
-    is_forward,
-    is_step,
-    part_of,
-    read,
-    table_path,
-)
+from precision_time.fit.traced import ROWS, WORKS, Traced, read
+from precision_time.fit.traced_rows import ALL, STEP_PARTS, is_forward, is_step, part_of, table_path
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.gpu import Gpu
 from precision_time.measurements.digest import digests_of
@@ -123,7 +114,7 @@ class Steps:
         calls = np.bincount(self.traced.of_case, weights=self.traced.table.launches * self.traced.calls)
         per_call = self.measured / np.maximum(calls[self.traced.case], 1.0)
         least = np.array([LEAST_PER_CALL_S.get(_table_of(row), LEAST_PER_CALL_DEFAULT_S) for row in self.rows])
-        least[[row.source == STEP_PARTS for row in self.rows]] = 0.0
+        least[[row.source in (STEP_PARTS, OPERATORS) for row in self.rows]] = 0.0
         return np.asarray(other & (per_call > least))
 
     def seconds(self, theta: Array) -> Array:
@@ -346,7 +337,7 @@ def _summary(steps: Steps, runs: Mapping[str, Array]) -> Table:
         "image networks": image,
         "image networks, NHWC": image & last,
         "other steps": ~image & ~steps.partial,
-        "forward passes and parts": steps.partial,
+        "forward passes, parts and operators": steps.partial,
     }
     rows = []
     for name, seconds in runs.items():
@@ -377,7 +368,7 @@ def run(tables: Path, judge_only: bool = False) -> None:
         "provenance": {
             **provenance("kernel_factors", tables / WORKS, int(steps.usable.sum())),
             "rows_sha256": sha256(tables / ROWS),
-            "row_digests": digests_of(row.digest for row in steps.rows),
+            "row_digests": digests_of(row.digest for row in steps.rows if row.digest),
             "tables": {name: sha256(table_path(tables, name)) for name in ALL},
             "shared_error": SHARED,
             "shared_error_of_timm": SHARED_TIMM,

@@ -8,11 +8,10 @@ torchvision and timm, and takes half an hour. All other stages read them.
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,10 +24,22 @@ from precision_time.capture.captured_model import evaluation_graph
 from precision_time.capture.graph import Phase
 from precision_time.errors import DataError, InternalError, PrecisionTimeError
 from precision_time.fit.cases import case_of, is_data_parallel
+from precision_time.fit.operator_rows import OPERATORS, MeasuredOperator, measured_operators
+from precision_time.fit.step_parts import OF_PART
+from precision_time.fit.traced_rows import (
+    ALL,
+    family_of,
+    is_forward,
+    is_step,
+    measured_otherwise,
+    part_of,
+    rows_of,
+    table_path,
+)
+from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.gpu import Gpu
 from precision_time.layout.segment import OpSignatures
-from precision_time.measurements.row import Row, row_of
-from precision_time.measurements.table import OPTIONAL, REQUIRED, read_table
+from precision_time.measurements.row import Row
 from precision_time.placement import cluster_of
 from precision_time.prediction import work_options
 from precision_time.timing.constants import StepConstants, shipped
@@ -38,21 +49,13 @@ from precision_time.timing.kernel_factors import NO_FACTORS
 from precision_time.timing.kind_works import kind_works
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.signature_times import TimedSignatures, time_signatures
-from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, MATMUL, TILE_FAMILIES
+from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, TILE_FAMILIES
 from precision_time.timing.work_table import DETAILS, WorkTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OWN = "h100.csv"
-"""Table of `measured/` with this project's own steps; those that the host limited say nothing of kernels."""
-TABLES = ("measurements.csv", "measurements_more.csv", "timm_train.csv", "torchvision_gpus.csv", OWN)
-"""Tables of `published/` and `measured/` with data-parallel steps."""
-FORWARD = "timm_forward.csv"
-"""Table of `published/` with forward passes of evaluations, which say something about kernels and nothing of steps."""
-STEP_PARTS = "h100_parts.csv"
-"""Table of `measured/` with seconds of the kernels of some operators of a step, as torch's profiler saw them."""
-ALL = (*TABLES, FORWARD, STEP_PARTS)
+Classes = tuple[tuple[str, str, str, str], ...]
 WORKS, ROWS = Path("traced") / "works.parquet", Path("traced") / "rows.parquet"
 _NUMBERS = (
     *(f"shape{i}" for i in range(4)), "flops", "floor_flops", "bytes", "serial_bytes", "latency_s", "launches",
@@ -122,16 +125,30 @@ def _in_half_units(key: tuple[str, str, str, str], gpu: Gpu) -> bool:
     return key[2] in ("fp16", "bf16") and key[2] in gpu.peaks
 
 
-def _work_columns(timed: TimedSignatures, options: WorkOptions, gpu: Gpu, calls: Array) -> dict[str, Any]:
-    """The works of one job as columns; works that are no products, attention or convolutions are added up by class.
-    Those in wider arithmetic come last and have no calls."""
-    table, wider, wider_of = _own_and_wider(timed.kinds, options, gpu)
-    if table.classes != timed.works.table.classes or len(table) != len(calls):
+def _columns_of(timed: TimedSignatures, options: WorkOptions, gpu: Gpu, calls: Array) -> dict[str, Any]:
+    """`_work_columns` of the operators of a program, with the calls of each of their works."""
+    columns, classes = _work_columns(timed.kinds, options, gpu, calls)
+    if classes != timed.works.table.classes:
         raise InternalError("the works of a job are not those of its operators")
+    return columns
+
+
+def _work_columns(
+    kinds: OpSignatures, options: WorkOptions, gpu: Gpu, calls: Array | None = None
+) -> tuple[dict[str, Any], Classes]:
+    """The works of operators as columns, each called once or as `calls` says, and the classes of all.
+
+    Works that are no products, attention or convolutions are added up by class, where they do as many operations for
+    their bytes. Those in wider arithmetic come last and have no calls.
+    """
+    table, wider, wider_of = _own_and_wider(kinds, options, gpu)
+    calls = np.ones(len(table)) if calls is None else calls
     numbers, names = _numbers(table), _class_names(table)
     families = np.array([key[0] for key in table.classes])[table.class_of]
     apart = np.isin(families, [*CONVOLUTIONS, *TILE_FAMILIES, ATTENTION]) | table.covered
-    keys = np.where(apart, np.char.add(names, np.char.mod("#%d", np.arange(len(table)))), names)
+    steps_of = np.rint(4.0 * np.log2(np.maximum(table.flops, 1.0) / np.maximum(table.bytes, 1.0)))
+    alone, alike = np.char.mod("#%d", np.arange(len(table))), np.char.mod("~%d", steps_of)
+    keys = np.char.add(names, np.where(apart, alone, alike))
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     weight = np.where(apart, 1.0, calls)
     for name in _ADDED:
@@ -139,12 +156,13 @@ def _work_columns(timed: TimedSignatures, options: WorkOptions, gpu: Gpu, calls:
         numbers[row, first] = np.bincount(group, weights=numbers[row] * weight, minlength=len(first))
     all_numbers = np.concatenate([numbers[:, first], _numbers(wider)], axis=1).astype(np.float32)
     own_calls = np.where(apart, calls, 1.0)[first]
-    return {
+    columns = {
         "class": np.concatenate([names[first], _class_names(wider)]),
         "calls": np.concatenate([own_calls, np.zeros(len(wider))]).astype(np.float32),
         "replaces": np.concatenate([np.full(len(first), -1), group[wider_of]]).astype(np.int32),
         **dict(zip(_NUMBERS, all_numbers, strict=True)),
     }
+    return columns, table.classes
 
 
 @dataclass(slots=True)
@@ -185,7 +203,7 @@ def _training_step(row: Row, constants: StepConstants) -> _Job:
     case = case_of(row, row.job)
     timed, timeline = case.run(constants)
     calls = timed.calls_per_kind[timed.works.owner]
-    columns = _work_columns(timed, case.options, case.cluster.gpu, calls)
+    columns = _columns_of(timed, case.options, case.cluster.gpu, calls)
     return _Job(columns, timeline.step_s - float(timed.work_s @ calls), case.cluster.gpu.name, [])
 
 
@@ -201,156 +219,26 @@ def _forward_pass(row: Row, constants: StepConstants) -> _Job:
     per_kind = np.array([count[kind] for kind in range(len(graph.kinds))], dtype=np.float64)
     calls = per_kind[timed.works.owner]
     host_s, device_s = float(timed.host_kind_s @ per_kind), float(timed.work_s @ calls)
-    return _Job(_work_columns(timed, options, cluster.gpu, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
+    return _Job(_columns_of(timed, options, cluster.gpu, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
 
 
 def _part(row: Row, constants: StepConstants) -> _Job:
     """The works of a step that are of one part."""
     whole = _training_step(row, constants)
-    families, *passes = OF_PART[part_of(row)]
-    names = [name.split("|")[:2] for name in whole.columns["class"].tolist()]
-    own = whole.columns["replaces"] < 0  # wider arithmetic may serve whole steps alone
-    of_part = own & [f in families and (not passes or v.partition(".")[0] in passes) for f, v in names]
-    return replace(whole, columns={name: values[of_part] for name, values in whole.columns.items()}, other_s=0.0)
+    of_part = OF_PART[part_of(row)].among(whole.columns["class"], whole.columns["taps"])
+    return replace(whole, columns=_own(whole.columns, of_part), other_s=0.0)
 
 
-OF_PART: Mapping[str, tuple[frozenset[str] | str, ...]] = {
-    "convolution": (CONVOLUTIONS, "fwd"),
-    "convolution_backward": (CONVOLUTIONS, "dgrad", "wgrad"),
-    "batch_norm": (frozenset({"batch_norm"}), "fwd"),
-    "batch_norm_backward": (frozenset({"batch_norm"}), "bwd"),
-    "layer_norm": (frozenset({"layer_norm"}), "fwd"),
-    "layer_norm_backward": (frozenset({"layer_norm"}), "bwd"),
-    "product": (frozenset({MATMUL}),),
-    "pooling": (frozenset({"pooling"}),),
-    "softmax": (frozenset({"softmax"}),),
-    "reduction": (frozenset({"reduction"}),),
-    "copy": (frozenset({"cast", "copy", "transpose"}),),
-    "pointwise": (frozenset({"pointwise"}),),
-}
-"""Name of a part of a step -> families of works, and their passes if not all."""
+def _operator(measured: MeasuredOperator) -> _Job:
+    gpu = default_catalog().gpu(measured.row.gpu)
+    columns, _ = _work_columns(OpSignatures((measured.point.kind,)), measured.point.options, gpu)
+    return _Job(_own(columns), 0.0, gpu.name, [(measured.row.id, measured.row.family)])
 
 
-_REPARAMETERISED = (
-    "efficientvit_m", "fastvit", "levit", "mobileclip", "mobileone", "repghost", "repvgg", "repvit", "tiny_vit",
-)  # fmt: skip
-_MEASURED_OTHERWISE = {
-    "ecaresnext50t_32x4d": "was measured with 26 layers (as long as ecaresnext26t_32x4d); today's timm has 50",
-    "ig_resnext101_32x48d": "is resnext101_32x8d in today's timm",
-}
-"""Start of a timm name -> why its rows cannot be reproduced with today's library."""
-
-
-def measured_otherwise(row: Row) -> str:
-    """Why what was measured is not what today's library runs under that name; empty where it is."""
-    return another_today(row.model, row.job.torch or "" if row.job is not None else "", is_forward(row))
-
-
-def another_today(model: str, version: str, forward: bool = False) -> str:
-    """`measured_otherwise` of a model under a version of PyTorch, of a step or of a forward pass."""
-    name = model.removeprefix("timm:")
-    if name == model:
-        return ""
-    for start, reason in _MEASURED_OTHERWISE.items():
-        if name.startswith(start):
-            return f"{model} {reason}"
-    if version.startswith("1.") and (name.startswith("tresnet") or "iabn" in name):
-        return f"{model} was measured with InPlaceABN, for which timm has batch norm since PyTorch 2.0"
-    if forward and version == "2.9" and name.startswith(_REPARAMETERISED):
-        return f"{model} was measured with its branches fused (timm's reparameterize_model)"
-    return ""
-
-
-def is_forward(row: Row) -> bool:
-    """Whether a row is a forward pass, not a step."""
-    return row.id.startswith(_FORWARD_ID)
-
-
-def is_step(row: Row) -> bool:
-    """Whether a row is a whole step, not a forward pass or a part."""
-    return not row.id.startswith((_FORWARD_ID, _PART_ID))
-
-
-def part_of(row: Row) -> str:
-    """The name of the part that a row of STEP_PARTS is."""
-    return row.id.rpartition(" ")[2]
-
-
-_FORWARD_ID, _PART_ID = "forward-", "part-"
-_TAKEN = {"1.13": "1.13", "2.4": "2.4", "2.91": "2.9"}
-"""Versions of PyTorch in FORWARD whose rows are taken, as jobs have them. Times of 2.1 are near to those of 2.4."""
-
-
-def forward_rows(path: Path) -> list[Row]:
-    """The eager rows of the table FORWARD, one image size of each model; their `measured_s` is that of the pass.
-
-    Attention is fused from PyTorch 2.0 on.
-    """
-    with path.open(newline="") as file:
-        cells = [(i, line) for i, line in enumerate(csv.DictReader(file), 2) if line["execution"] == "eager"]
-    sizes: dict[str, Counter[str]] = {}
-    for _, line in cells:
-        sizes.setdefault(line["model"], Counter())[line["image_size"]] += 1
-    usual = {model: max(count, key=lambda size: (count[size], -int(size))) for model, count in sizes.items()}
-    rows = []
-    for number, line in cells:
-        if line["image_size"] != usual[line["model"]] or line["torch"] not in _TAKEN:
-            continue
-        version = _TAKEN[line["torch"]]
-        given = {name: line.get(name, "") for name in (*REQUIRED, *OPTIONAL)} | {
-            "id": f"{_FORWARD_ID}{number}", "source": path.name, "trust": "A", "framework": "pytorch", "gpus": "1",
-            "input": f"image_size={line['image_size']}", "optimizer": "none", "step_time_s": line["forward_s"],
-            "attention": "math" if version.startswith("1.") else "flash",
-            "torch": version,
-        }  # fmt: skip
-        rows.append(row_of(number, given))
-    return rows
-
-
-def table_path(tables: Path, name: str) -> Path:
-    """Where a table of ALL is."""
-    return tables / ("measured" if name in (OWN, STEP_PARTS) else "published") / name
-
-
-def part_rows(path: Path) -> list[Row]:
-    """The rows of the table STEP_PARTS; their `measured_s` is that of the part's kernels."""
-    rows = []
-    with path.open(newline="") as file:
-        for number, line in enumerate(csv.DictReader(file), 2):
-            given = {name: line.get(name, "") for name in (*REQUIRED, *OPTIONAL)} | {
-                "id": f"{_PART_ID}{number} {line['part']}", "source": path.name, "trust": "A", "framework": "pytorch",
-            }  # fmt: skip
-            rows.append(row_of(number, given))
-    return rows
-
-
-def _rows_of(tables: Path, name: str) -> Sequence[Row]:
-    path = table_path(tables, name)
-    if name == OWN:
-        return [row for row in read_table(path).rows if row.trust != "C"]
-    of_parts = {FORWARD: forward_rows, STEP_PARTS: part_rows}
-    return of_parts[name](path) if name in of_parts else read_table(path).rows
-
-
-def family_of(model: str, other: str = "") -> str:
-    """The family of a model: of timm the module that defines it, of torchvision the like, else `other`."""
-    library, colon, name = model.partition(":")
-    if library == "timm" and colon:
-        from timm.models import get_deprecated_models, model_entrypoint
-
-        current = get_deprecated_models().get(name) or name
-        return str(model_entrypoint(current.partition(".")[0]).__module__).rpartition(".")[2]
-    if library == "torchvision" and colon:
-        return next((family for start, family in _TORCHVISION if name.startswith(start)), name)
-    return other
-
-
-_TORCHVISION = (
-    ("resne", "resnet"), ("wide_resnet", "resnet"), ("densenet", "densenet"), ("vgg", "vgg"), ("shuffle", "shufflenet"),
-    ("squeeze", "squeezenet"), ("mobilenet", "efficientnet"), ("mnasnet", "efficientnet"),
-    ("efficientnet", "efficientnet"), ("inception", "inception_v3"), ("googlenet", "inception_v3"),
-)  # fmt: skip
-"""Start of a torchvision name -> family."""
+def _own(columns: Mapping[str, Any], chosen: NDArray[np.bool_] | bool = True) -> dict[str, Any]:
+    """The chosen works but those in wider arithmetic, which may serve whole steps alone."""
+    kept = chosen & (columns["replaces"] < 0)
+    return {name: values[kept] for name, values in columns.items()}
 
 
 def run(tables: Path) -> None:
@@ -359,19 +247,26 @@ def run(tables: Path) -> None:
 
     by_model: dict[str, list[tuple[str, Row]]] = {}
     for name in ALL:
-        for row in _rows_of(tables, name):
+        for row in rows_of(tables, name):
             if row.job is not None and is_data_parallel(row.job) and row.measured_s > 0:
                 by_model.setdefault(row.job.model, []).append((name, row))
     tables_of = {row.id: name for rows in by_model.values() for name, row in rows}
-    works, lines, case = [], [], 0
+    works: list[pd.DataFrame] = []
+    lines: list[tuple[str, str, str, int, float, str]] = []
+
+    def add(job: _Job, of_table: Callable[[str], str]) -> None:
+        case = len(works)
+        works.append(pd.DataFrame({"case": np.int32(case), **job.columns}))
+        lines.extend((name, of_table(name), family, case, job.other_s, job.gpu) for name, family in job.rows)
+
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         groups = pool.map(_traced_model, [[row for _, row in rows] for rows in by_model.values()], chunksize=4)
         for done, found in enumerate(groups, 1):
             print(f"\rtracing model {done}/{len(by_model)}", end="", file=sys.stderr)
             for job in found:
-                works.append(pd.DataFrame({"case": np.int32(case), **job.columns}))
-                lines += [(name, tables_of[name], family, case, job.other_s, job.gpu) for name, family in job.rows]
-                case += 1
+                add(job, tables_of.__getitem__)
+    for operator in measured_operators(table_path(tables, OPERATORS)):
+        add(_operator(operator), lambda name: OPERATORS)
     print(file=sys.stderr)
     (tables / WORKS).parent.mkdir(exist_ok=True)
     table = pd.concat(works, ignore_index=True)
@@ -379,7 +274,7 @@ def run(tables: Path) -> None:
     table.to_parquet(tables / WORKS, compression="zstd", index=False)
     rows_table = pd.DataFrame(lines, columns=["id", "table", "family", "case", "other_s", "gpu"])
     rows_table.to_parquet(tables / ROWS, compression="zstd", index=False)
-    print(f"{len(rows_table)} rows, {case} jobs, {len(table)} works -> {tables / WORKS}", file=sys.stderr)
+    print(f"{len(rows_table)} rows, {len(works)} jobs, {len(table)} works -> {tables / WORKS}", file=sys.stderr)
 
 
 def read(tables: Path, names: Iterable[str] = ALL) -> Traced:
@@ -395,7 +290,7 @@ def read(tables: Path, names: Iterable[str] = ALL) -> Traced:
     measured: dict[tuple[str, str, int], Row] = {}
     for name in sorted(chosen):
         seen: Counter[str] = Counter()
-        for row in _rows_of(tables, name):
+        for row in rows_of(tables, name):
             measured[name, row.id, seen[row.id]] = row
             seen[row.id] += 1
     time_of = lines.groupby(["table", "id"]).cumcount()  # a job measured several times has one id, traced in order

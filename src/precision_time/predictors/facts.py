@@ -18,7 +18,7 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Phase
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
-from precision_time.fit.traced import family_of
+from precision_time.fit.traced_rows import family_of
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.layout.options import Options

@@ -13,7 +13,7 @@ from typing import Any
 
 from precision_time.capture.captured_model import resolve
 from precision_time.errors import JobError
-from precision_time.fit.traced import measured_otherwise
+from precision_time.fit.traced_rows import measured_otherwise
 from precision_time.job.code import is_code
 from precision_time.job.fields import Value, format_fields
 from precision_time.measurements.repository import LARGE_STEPS, STEPS

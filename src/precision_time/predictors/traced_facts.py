@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from precision_time.errors import PrecisionTimeError
-from precision_time.fit.traced import measured_otherwise
 from precision_time.fit.traced import read as works_of_rows
+from precision_time.fit.traced_rows import measured_otherwise
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.measurements.repository import required_data_folder

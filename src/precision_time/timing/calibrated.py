@@ -24,6 +24,7 @@ from precision_time.timing.work import (
     ATTENTION,
     CONV,
     CONV_DILATED,
+    CONV_FEW,
     CONV_GROUPED,
     CONV_UNEVEN,
     CONVOLUTION_FEATURES,
@@ -52,6 +53,7 @@ SURFACES = TILE_FAMILIES | VECTOR_CONVOLUTIONS | {ATTENTION}
 """Families limited by arithmetic, as a rule."""
 # Families whose utilisation is used where a family was not measured.
 _RELATED = {
+    CONV_FEW: (CONV, MATMUL),
     CONV_DILATED: (CONV, MATMUL), CONV_GROUPED: (CONV, MATMUL), CONV_UNEVEN: (CONV, MATMUL), CONV: (MATMUL,),
     RNN: (MATMUL,), ATTENTION: (MATMUL,),
 }  # fmt: skip

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from precision_time.hardware.catalog import after_fit, stronger_gpus, weaker_gpus
 from precision_time.hardware.gpu import Gpu
 from precision_time.timing.kernels import KernelModel, KernelTimes
-from precision_time.timing.work import CONV_GROUPED, CONV_UNEVEN, VECTOR_CONVOLUTIONS
+from precision_time.timing.work import CONV_FEW, CONV_GROUPED, CONV_UNEVEN, VECTOR_CONVOLUTIONS
 from precision_time.timing.work_table import WorkTable
 
 _HALF = ("fp16", "bf16")
-_OWN_KERNELS = VECTOR_CONVOLUTIONS | {CONV_GROUPED, CONV_UNEVEN}
+_OWN_KERNELS = VECTOR_CONVOLUTIONS | {CONV_FEW, CONV_GROUPED, CONV_UNEVEN}
 TimesOf = Callable[[tuple[Gpu, ...]], Mapping[Gpu, KernelTimes]]
 """The times of works on several GPUs."""
 
@@ -54,8 +54,8 @@ def may_widen(key: tuple[str, str, str, str], gpu: Gpu) -> bool:
     is faster.
 
     TF32 and fp8 are ways to compute that kernels are free not to use, and there are kernels for halves without matrix
-    units. Grouped and depthwise convolutions in half precision keep theirs even where they are slow (in NHWC some take
-    several times as long): published steps say so.
+    units. Convolutions of groups or few channels in half precision keep theirs even where they are slow (in NHWC some
+    take several times as long): published and profiled steps say so.
     """
     family, _, math, _ = key
     return family not in _OWN_KERNELS or math not in _HALF or math not in gpu.peaks

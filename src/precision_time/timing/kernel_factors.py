@@ -29,6 +29,7 @@ from precision_time.timing.work import (
     CONV_1D,
     CONV_DEPTHWISE,
     CONV_DIRECT,
+    CONV_FEW,
     CONV_GROUPED,
     CONV_UNEVEN,
     CONVOLUTIONS,
@@ -44,6 +45,8 @@ transposes. Chosen among half to three times their values by errors of families 
 OF_SIZE_NHWC = 0.5
 """Of a curve of grouped and depthwise convolutions in NHWC, for which libraries have fast kernels of a few widths and
 filters and slow ones of all others (grouped ones on vector units are a family of their own)."""
+OF_FEW = 0.5
+"""Of convolutions of few channels and their curves: no table measures any, and one H100 alone tells them apart."""
 MEMORY_SHARE = 0.7
 """Of these, for the memory time of a convolution."""
 _PRODUCTS, _STREAMS = frozenset({"matmul", "rnn"}), frozenset({"pointwise", "cast"})
@@ -147,6 +150,10 @@ def _convolution_terms(part: str, of: KernelClass) -> dict[str, float]:
         f"conv|{chip}": 0.3 * own,
         f"conv|{kind}|{chip}": 0.9 * own,
     }
+    if family == CONV_FEW:
+        wide = OF_FEW * share
+        found |= {family: wide, f"{family}|{of.direction}": 0.5 * wide, f"{family}|{of.layout}": 0.5 * wide}
+        return {**found, f"{family}.{of.variant}": wide, f"{family}|{chip}": 0.2 * own}
     if family == CONV_1D:  # few families have any: near to other convolutions
         return {**found, f"{family}|{chip}": 0.15 * own, f"{family}|{kind}|{chip}": 0.2 * own}
     return {
@@ -199,7 +206,7 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
     if part == HELPING or of.family not in CONVOLUTIONS:
         return
     kind = _KINDS.get(of.family, "dense")
-    size = OF_SIZE if kind == "dense" or of.layout == "nchw" else OF_SIZE_NHWC
+    size = OF_FEW if kind == "few" else OF_SIZE if kind == "dense" or of.layout == "nchw" else OF_SIZE_NHWC
     width = size * (MEMORY_SHARE if part == MEMORY else 1.0)
     label = f"{kind}|{of.layout}|{of.unit}"
     for axis in ("inputs", "outputs", "taps", "positions", "stride"):
@@ -212,7 +219,9 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
         yield label, "output_alignment", width
 
 
-_KINDS = {CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped", CONV_DIRECT: "direct", CONV_UNEVEN: "uneven"}
+_KINDS = {
+    CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped", CONV_DIRECT: "direct", CONV_UNEVEN: "uneven", CONV_FEW: "few",
+}  # fmt: skip
 
 
 class Columns(Protocol):
@@ -252,10 +261,10 @@ def _traits(classes: tuple[tuple[str, str, str, str], ...]) -> _Traits:
 
 def sizes(table: Columns, at: Any) -> Array:
     """The coordinates (AXES x works) of the convolutions at positions `at`."""
-    return _coordinates(_counts(table, at), _traits(table.classes).whole[table.class_of[at]])
+    return _coordinates(counts_of(table, at), _traits(table.classes).whole[table.class_of[at]])
 
 
-def _counts(table: Columns, at: Any) -> Array:
+def counts_of(table: Columns, at: Any) -> Array:
     """Input and output channels per group, positions, taps, strides and groups of convolutions; none depends on the
     batch."""
     traits, of_class = _traits(table.classes), table.class_of[at]
@@ -347,7 +356,7 @@ def multipliers(factors: ClassFactors, table: Columns) -> tuple[Array, Array, Ar
     """Factors on compute, memory and helper time, devices x works."""
     convolutions = np.flatnonzero(_traits(table.classes).convolves[table.class_of])
     # Kept by all that decides them, and the batch does not.
-    return _multipliers(factors, table.classes, table.class_of.tobytes(), _counts(table, convolutions).tobytes())
+    return _multipliers(factors, table.classes, table.class_of.tobytes(), counts_of(table, convolutions).tobytes())
 
 
 @bounded(ClassFactors)

@@ -17,9 +17,11 @@ from precision_time.bounded_cache import bounded
 from precision_time.timing.by_element import ELEMENTS_PER_SM_S, is_by_element
 from precision_time.timing.corrections import Correction, Grid
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, elements_of_products, matmul_seconds
-from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, multipliers
+from precision_time.timing.few_channels import STEPS_PER_SM_S, steps
+from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, counts_of, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import (
+    CONV_FEW,
     CONVOLUTIONS,
     FUSABLE_FAMILIES,
     MATMUL,
@@ -215,6 +217,10 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
         products = matmul_seconds(works.shape[:, i], known.values[:, :, at[i]], peaks[:, i], sms, bandwidth)
         products = np.maximum(products, elements_of_products(works.shape[:, i]) / known.unaligned[:, at[i]])
         compute[:, i] = works.repeats[i] * products
+    if known.few.any() and len(i := np.flatnonzero(known.few[at])):
+        _, outputs, positions, taps, *_ = counts_of(works, i)
+        of_sms = steps(works.convolution[0, i], positions, taps, outputs) / (sms * STEPS_PER_SM_S)
+        compute[:, i] = np.maximum(compute[:, i], of_sms * known.waits)
     if len(i := works.attention):
         compute[:, i] = attention_seconds(
             works.shape[:, i], works.flops[i], known.values[:, :, at[i]], peaks[:, i], sms
@@ -272,12 +278,13 @@ class _Classes:
 
     units        FLOP/s of the units that the class runs on
     unaligned    elements that products load and store in a second, where they do so fewer than 16 bytes at a time
-    waits        by device: 1 where thread blocks wait for their loads (GPUs), else 0
+    waits        by device: 1 where thread blocks wait for their loads and have steps of their own (GPUs), else 0
     headroom     by device: highest clock over that of its peaks
     least_passes by class: share of its bytes that a kernel which keeps its data on chip moves
     values       parameters; `rivals`: those of Winograd, for the classes that may have works with such an alternative
     factors      `KernelFactors.vector` of all devices and classes
     streamed     by class: whether it is of products whose tables time single matrices
+    few          by class: whether it is of convolutions of few channels
     apart        by class: whether its operands pass through memory in any implementation
     cached       by device: bytes that its cache holds before and after a kernel
     corrections  measured deviations: their knots, the tables of all devices that have some, and where those of the
@@ -302,6 +309,7 @@ class _Classes:
     log_spread: Array
     of_device: NDArray[np.bool_]
     streamed: NDArray[np.bool_]
+    few: NDArray[np.bool_]
     apart: NDArray[np.bool_]
     corrections: list[tuple[Grid, Array, NDArray[np.intp]]]
 
@@ -380,6 +388,7 @@ def _classes_on(
         streamed=np.array(
             [family == MATMUL and kind in ("half", "fp8") for family, _, _, kind in classes], dtype=np.bool_
         ),
+        few=np.array([family == CONV_FEW for family, *_ in classes], dtype=np.bool_),
         apart=np.array([family not in FUSABLE_FAMILIES for family, *_ in classes], dtype=np.bool_),
         corrections=_corrections(
             [r.correction if whole else None for r, whole in zip(found, aligned, strict=True)], shape

@@ -27,6 +27,7 @@ from precision_time.timing.work import (
     CONV,
     CONV_1D,
     CONV_DILATED,
+    CONV_FEW,
     CONV_GROUPED,
     CONV_UNEVEN,
     HELPERS,
@@ -60,6 +61,7 @@ _NEAREST_CLASS = {
 _CURVES = {
     MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_1D: ("conv", "matmul"), CONV_DILATED: ("conv", "matmul"),
     CONV_GROUPED: ("matmul",),
+    CONV_FEW: ("matmul",),
     CONV_UNEVEN: ("matmul",),
     RNN: ("matmul",), WINOGRAD: ("winograd", "matmul"), ATTENTION: ("attention",), "softmax": ("softmax", "pointwise"),
     "layer_norm": ("layer_norm", "pointwise"), "pointwise": ("pointwise",),

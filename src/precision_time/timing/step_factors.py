@@ -26,8 +26,8 @@ Key = tuple[str, str, str]
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "softmax")
 _INDEXED = ("embedding", "gather", "scatter", "sort")
 GROUPS: dict[str, tuple[str, ...]] = {
-    "conv.nchw": ("conv.nchw",),
-    "conv.nhwc": ("conv.nhwc",),
+    "conv.nchw": ("conv.nchw", "conv_few.nchw"),
+    "conv.nhwc": ("conv.nhwc", "conv_few.nhwc"),
     "conv_1d": ("conv_1d",),
     "conv_dilated": ("conv_dilated",),
     "helpers": (HELPERS,),

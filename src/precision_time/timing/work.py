@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from precision_time.timing.by_element import BY_ELEMENT, STEPS_OF_ONE_OPERAND
+from precision_time.timing.few_channels import WHOLE_CHANNELS
 
 Feature = tuple[str, float]
 
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
+CONV_FEW = "conv_few"  # in half precision of fewer input channels than tensor cores load at once (`few_channels`)
 CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the taps are spread out
 CONV_1D = "conv_1d"  # images one row high, dilated or not: cuDNN runs the kernels it has for two dimensions
 CONV_DIRECT = "conv_direct"  # grouped, on vector units: what no kernel of the tensor cores takes
@@ -25,7 +27,7 @@ HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 VECTOR_CONVOLUTIONS = frozenset({CONV_DEPTHWISE, CONV_DIRECT})
 """Those that run on vector units, whatever the dtype of their operands."""
-CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_UNEVEN, *VECTOR_CONVOLUTIONS})
+CONVOLUTIONS = frozenset({CONV, CONV_FEW, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_UNEVEN, *VECTOR_CONVOLUTIONS})
 TILED_CONVOLUTIONS = CONVOLUTIONS - VECTOR_CONVOLUTIONS
 TILE_FAMILIES = TILED_CONVOLUTIONS | {MATMUL, RNN}
 RIVALLED = frozenset({"fp32"})
@@ -186,7 +188,8 @@ def conv_work(
 ) -> Work:
     """One pass ("fwd", "dgrad", "wgrad") of a convolution; `grouped`: the family if it has groups.
 
-    Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more).
+    Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more). Kernels of
+    few channels (CONV_FEW) are others for float16 than for bfloat16 in NHWC; with filters of one tap they are products.
     """
     n, c_in, c_out, groups = conv.images, conv.c_in, conv.c_out, conv.groups
     out_spatial, kernel, dilated = conv.out_spatial, conv.kernel, conv.dilated
@@ -201,13 +204,15 @@ def conv_work(
     }
     reads, writes = {"fwd": ("xw", "y"), "dgrad": ("yw", "x"), "wgrad": ("xy", "w")}[direction]
     written = sizes[writes] * (1.0 if out_bytes is None else out_bytes / element_bytes)
+    few = groups == 1 and taps > 1 and c_in < WHOLE_CHANNELS and math in ("fp16", "bf16") and len(kernel) > 1
     shape = {
         "fwd": (groups, positions, per_out, per_in * taps),
         "dgrad": (groups, pixels, per_in, flops / (2.0 * pixels * c_in)),
         "wgrad": (groups, per_out, per_in * taps, positions),
     }[direction]
     depthwise = groups > 1 and per_in == 1
-    dense = CONV_1D if len(kernel) == 1 else CONV_DILATED if dilated else CONV
+    dense = CONV_1D if len(kernel) == 1 else CONV_FEW if few else CONV_DILATED if dilated else CONV
+    kernels = "bf16." if few and math == "bf16" and layout == "nhwc" else ""
     family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else grouped
     gain = cheapest_convolution_gain(kernel, conv.stride, groups)
     alternative, transforms = _alternative(conv, direction, gain) if math in RIVALLED else (None, 0.0)
@@ -221,7 +226,7 @@ def conv_work(
         sizes[reads[0]] + sizes[reads[1]] + extra_bytes,
         written,
         launches=3 if transposes else 1,
-        variant=f"{direction}.{layout}",
+        variant=f"{direction}.{kernels}{layout}",
         shape=shape,
         alternative=alternative,
         alternative_bytes=0.0 if alternative is None else transforms + sizes["x"] + sizes["w"] + sizes["y"],
