@@ -19,9 +19,10 @@ OPERATORS = "h100/operators.parquet"
 LEAST_S = 25e-6
 """Shorter ones are left out: launches and the first loads are much of their time."""
 MOST_TAPS_NCHW = 25
-"""Depthwise filters of more taps are left out in NCHW. Networks that have them (ConvNeXt) permute their tensors, so
+"""Depthwise filters of more taps are left out in NCHW. ConvNeXt, which has most of them, permutes its tensors, so
 that PyTorch takes kernels of NHWC whatever the job's format. Graphs do not tell, and NCHW has the factors of those."""
 PRECISION = "amp-fp16"
+"""Of all these rows, so that they are held out with the steps that run such convolutions."""
 _ID = "operator-"
 
 

@@ -2,7 +2,7 @@
 
 `data/traced/works.parquet` has one line per kernel of a traced job (works that share all factors are added up) and one
 per kernel in wider arithmetic that may replace one, `data/traced/rows.parquet` one line per measured row.
-`precision-time fit traced` writes both from the tables of data-parallel steps and of forward passes; it needs torch,
+`precision-time fit traced` writes both from the tables of steps, forward passes, parts and operators; it needs torch,
 torchvision and timm, and takes half an hour. All other stages read them.
 """
 

@@ -14,8 +14,8 @@ from precision_time.timing.curves import Array
 WHOLE_CHANNELS = 8
 """Channels of half precision that tensor cores load at once: 16 bytes."""
 STEPS_PER_SM_S = 1.47e8
-"""Steps that such kernels do in a second on a multiprocessor: with filters of 3 x 3 to 7 x 7 and 16 to 64 outputs, ten
-of eleven layers of the H100 do 1.41e8 to 1.88e8."""
+"""Steps that such kernels do in a second on a multiprocessor: with filters of 3 x 3 to 7 x 7 and 16 to 64 outputs, nine
+of ten forward passes of the H100 do 1.41e8 to 1.88e8, the tenth 1.09e8."""
 OUTPUTS_OF_STEP = 32
 
 
