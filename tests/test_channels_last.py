@@ -17,12 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_flatten  # noqa: E402
 
 from precision_time.capture.channels_last import convert, converted, is_last  # noqa: E402
-from precision_time.capture.graph import OpGraph  # noqa: E402
+from precision_time.capture.graph import OpGraph, OpSignature, TensorSpec  # noqa: E402
 from precision_time.capture.step import Regime, capture  # noqa: E402
 from precision_time.capture.tracer import Tracer  # noqa: E402
 from precision_time.capture.training_step import training_step  # noqa: E402
 from precision_time.job import Job  # noqa: E402
 from precision_time.measure.train import Trainer  # noqa: E402
+from precision_time.timing.operators import WorkOptions, works  # noqa: E402
 from precision_time.zoo.workload import Workload  # noqa: E402
 
 COPIES = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.copy_.default", "aten.contiguous.default"})
@@ -281,6 +282,47 @@ def test_a_copy_lives_until_its_convolution_has_run() -> None:
     assert clone.writes[0] in convolution.reads
     assert clone.reads[0] not in convolution.reads
     assert (storage.born, storage.dies) == (at, at + 1)
+
+
+def formats(graph: OpGraph, name: str) -> list[tuple[str, bool]]:
+    """The module of every call of an operator, and whether its kernel is one for channels last in a job in NCHW."""
+    calls = [(graph.modules[call.module], graph.kinds[call.kind]) for call in graph.calls]
+    return [(module, kind.attr("channels_last") is True) for module, kind in calls if kind.name == name]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_in_nchw_a_convolution_runs_channels_last_where_its_operands_are(network: type[nn.Module]) -> None:
+    """As its result on a CPU is, which follows the same rule; backward as forward."""
+    real = [tensors[0] for name, tensors in executed(network, False) if name == "aten.convolution.default"]
+    graph = traced(network, False)[1]
+    forward = formats(graph, "aten.convolution")
+    assert [last for _, last in forward] == [len(strides) == 4 and strides[1] == 1 for _, _, strides in real]
+    assert sorted(formats(graph, "aten.convolution_backward")) == sorted(forward)
+    assert not any(last for _, last in formats(traced(network, True)[1], "aten.convolution"))  # the job says so
+
+
+def test_convnext_runs_channels_last_in_nchw_behind_its_first_layer_norm() -> None:
+    assert formats(traced(ConvNext, False)[1], "aten.convolution") == [
+        ("stem.0", False), ("deep", False), ("last", True),
+    ]  # fmt: skip
+    graph = training_step(Job("convnext-t", precision="amp-fp16", memory_format="nchw")).graph
+    last = [each for _, each in formats(graph, "aten.convolution")]
+    assert (last.count(True), len(last)) == (21, 22)
+    residual = training_step(Job("resnet-50", precision="amp-fp16", memory_format="nchw")).graph
+    assert not any(each for _, each in formats(residual, "aten.convolution"))
+
+
+def test_kernels_of_permuted_tensors_are_those_of_nhwc() -> None:
+    image, filters = TensorSpec((8, 96, 56, 56), "float16"), TensorSpec((96, 1, 7, 7), "float16")
+    attrs = (("stride", (1, 1)), ("padding", (3, 3)), ("dilation", (1, 1)), ("groups", 96), ("transposed", False))
+    plain = OpSignature("aten.convolution", (image, filters), (image,), attrs)
+    permuted = OpSignature("aten.convolution", (image, filters), (image,), (*attrs, ("channels_last", True)))
+    rows, last = WorkOptions(), WorkOptions(channels_last=True)
+    assert works(plain, rows)[0].variant == "fwd.nchw"
+    assert works(permuted, rows) == works(plain, last) == works(permuted, last)
+    norm = OpSignature("aten.native_batch_norm", (image,), (image,), (("training", True),))
+    permuted = OpSignature(norm.name, norm.inputs, norm.outputs, (*norm.attrs, ("channels_last", True)))
+    assert works(permuted, rows) == works(norm, last) != works(norm, rows)
 
 
 POINTWISE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

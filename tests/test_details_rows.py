@@ -59,7 +59,7 @@ def test_half_precision_gains_least_where_the_tail_is_longest() -> None:
     for which in (0, 1):
         assert gains["bert-large"][which] > 4 > gains["resnet50"][which] > 2.5 > gains["efficientnet-b0"][which]
     for measured, predicted in gains.values():
-        assert predicted == pytest.approx(measured, rel=0.2)
+        assert predicted == pytest.approx(measured, rel=0.25)
 
 
 def test_channels_last_pays_in_half_precision() -> None:

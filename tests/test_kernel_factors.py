@@ -29,6 +29,7 @@ from precision_time.timing.kernel_factors import (
     SIZE,
     KernelClass,
     KernelFactors,
+    curves,
     sizes,
 )
 from precision_time.timing.kernels import KernelModel
@@ -120,6 +121,29 @@ def test_alignment_counts_doublings_to_whole_16_bytes(channels: int, math: str, 
     table = WorkTable.from_works([convolution(channels, outputs=64, math=math)])
     found = dict(zip(AXES, sizes(table, np.arange(1)), strict=True))
     assert (list(found["input_alignment"]), list(found["output_alignment"])) == ([doublings], [0.0])
+
+
+@pytest.mark.parametrize(("channels", "doublings"), [(128, 0), (96, 1), (144, 2), (40, 3), (3, 0)])
+@pytest.mark.parametrize("direction", ["fwd", "dgrad", "wgrad"])
+def test_alignment_of_a_depthwise_convolution_is_that_of_its_channels(
+    channels: int, doublings: int, direction: str
+) -> None:
+    """To 64 of them, in every pass, whatever its outputs."""
+    of = Convolution(8, channels, channels, (28, 28), (28, 28), (5, 5), (1, 1), channels)
+    table = WorkTable.from_works([conv_work(of, "fp16", 2.0, direction=direction, layout="nhwc")])
+    found = dict(zip(AXES, sizes(table, np.arange(1)), strict=True))
+    assert (list(found["input_alignment"]), list(found["inputs"])) == ([doublings], [0.0])
+
+
+def test_depthwise_kernels_in_tf32_share_their_curves_with_those_in_fp32() -> None:
+    """They run on vector units, which know no tf32."""
+    deep, dense = (
+        {math: KernelClass(family, "fwd.nchw", math, "ampere", "") for math in ("half", "tf32", "fp32")}
+        for family in ("conv_depthwise", "conv")
+    )
+    for part in ("compute", "memory"):
+        assert list(curves(part, deep["tf32"])) == list(curves(part, deep["fp32"])) != list(curves(part, deep["half"]))
+        assert list(curves(part, dense["tf32"])) == list(curves(part, dense["half"]))
 
 
 def test_a_class_without_terms_has_no_factor() -> None:

@@ -88,7 +88,19 @@ def _by_gradient(position: int) -> Callable[[Sequence[Any], Any], Any]:
     return iterated
 
 
+def runs_last(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether an operator with kernels of either format takes those of channels last, by its operands' strides."""
+    return any(is_last(args[i]) for i in _DECIDING.get(func, ()))
+
+
 _aten = torch.ops.aten
+_DECIDING: Mapping[Callable[..., Any], tuple[int, ...]] = {
+    _aten.convolution.default: (0, 1),
+    _aten.convolution_backward.default: (1, 2),
+    _aten.native_batch_norm.default: (0,),
+    _aten.native_batch_norm_backward.default: (1,),
+}
+"""Positions of the arguments of which one channels last suffices for the kernel to be one for that format."""
 RESULTS: Mapping[Callable[..., Any], Callable[[Sequence[Any], Any], Any]] = {
     # operator: its result on CUDA from its arguments and its result on the meta device
     _aten.convolution.default: _convolved,

@@ -12,15 +12,11 @@ from pathlib import Path
 from precision_time.fit.measured_files import content
 from precision_time.measure.point import Point
 from precision_time.measurements.row import Row
-from precision_time.timing.work import CONV_DEPTHWISE
 
 OPERATORS = "h100/operators.parquet"
 """Table of `measured/` with single operators."""
 LEAST_S = 25e-6
 """Shorter ones are left out: launches and the first loads are much of their time."""
-MOST_TAPS_NCHW = 25
-"""Depthwise filters of more taps are left out in NCHW. ConvNeXt, which has most of them, permutes its tensors, so
-that PyTorch takes kernels of NHWC whatever the job's format. Graphs do not tell, and NCHW has the factors of those."""
 PRECISION = "amp-fp16"
 """Of all these rows, so that they are held out with the steps that run such convolutions."""
 _ID = "operator-"
@@ -49,9 +45,6 @@ def measured_operators(path: Path) -> list[MeasuredOperator]:
             continue
         point = Point.from_json(dict(record))
         work = point.work
-        large = dict(work.features)["taps"] > MOST_TAPS_NCHW and work.family == CONV_DEPTHWISE
-        if large and not point.options.channels_last:
-            continue
         row = Row(
             id=f"{_ID}{number} {work.family}.{work.variant}",
             source=OPERATORS,

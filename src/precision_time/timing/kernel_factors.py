@@ -33,6 +33,7 @@ from precision_time.timing.work import (
     CONV_GROUPED,
     CONV_UNEVEN,
     CONVOLUTIONS,
+    VECTOR_CONVOLUTIONS,
 )
 
 COMPUTE, MEMORY, HELPING = "compute", "memory", "helpers"
@@ -42,9 +43,9 @@ FILE = "kernel_factors.json"
 COMMON, OF_ARCHITECTURE, OF_SIZE, OF_HELPERS = 0.15, 0.5, 0.2, 0.6
 """Prior standard deviations of convolutions: of what all share, of an architecture, of a curve at a knot, of layout
 transposes. Chosen among half to three times their values by errors of families held out."""
-OF_SIZE_NHWC = 0.5
-"""Of a curve of grouped and depthwise convolutions in NHWC, for which libraries have fast kernels of a few widths and
-filters and slow ones of all others (grouped ones on vector units are a family of their own)."""
+OF_UNEVEN_SIZE = 0.5
+"""Of a curve of depthwise convolutions, and of grouped ones in NHWC, for which libraries have fast kernels of a few
+widths and filters and slow ones of all others (grouped ones on vector units are a family of their own)."""
 OF_FEW = 0.5
 """Of convolutions of few channels and their curves: no table measures any, and one H100 alone tells them apart."""
 MEMORY_SHARE = 0.7
@@ -66,7 +67,7 @@ under load. Apart, since the kernels of a device that memory limits say nothing 
 AXES: Mapping[str, Array] = {
     "inputs": np.array([0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]),
     "outputs": np.array([0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]),
-    "taps": np.log2([1.0, 3.0, 9.0, 25.0, 49.0, 121.0]),
+    "taps": np.log2([1.0, 3.0, 9.0, 25.0, 49.0, 81.0, 121.0]),
     "positions": np.array([4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]),
     "stride": np.array([0.0, 2.0, 4.0]),
     "groups": np.array([1.0, 3.0, 5.0, 6.0, 8.0, 10.0]),
@@ -75,7 +76,10 @@ AXES: Mapping[str, Array] = {
 }
 """Knots of the curves: log2 of channels per group, taps, positions of an image, product of strides and groups; and how
 far channels are from whole 16 bytes, which tensor cores load at once: how often their number must be doubled (0 below
-8 channels, which the first curves tell apart). Outside the knots the value at the edge holds."""
+8 channels, which the first curves tell apart). Of a depthwise convolution: its channels, from `WHOLE_DEPTHWISE`.
+Outside the knots the value at the edge holds."""
+WHOLE_DEPTHWISE = 64
+"""Channels whose multiples depthwise kernels run fastest, as published steps of timm's networks show."""
 KNOTS = Knots(list(AXES.values()))
 _STARTS = dict(zip(AXES, np.cumsum([0, *(len(knots) for knots in AXES.values())]).tolist(), strict=False))
 _CURVES = sum(len(knots) for knots in AXES.values())
@@ -111,8 +115,10 @@ class KernelClass:
 
     @property
     def unit(self) -> str:
-        """half where tensor cores compute in half or tf32, else the dtype class."""
-        return "half" if self.dtype_class == "tf32" else self.dtype_class
+        """half where tensor cores compute in half or tf32, else the dtype class. Vector units know no tf32."""
+        if self.dtype_class != "tf32":
+            return self.dtype_class
+        return "fp32" if self.family in VECTOR_CONVOLUTIONS else "half"
 
 
 def terms(part: str, of: KernelClass) -> dict[str, float]:
@@ -206,7 +212,8 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
     if part == HELPING or of.family not in CONVOLUTIONS:
         return
     kind = _KINDS.get(of.family, "dense")
-    size = OF_FEW if kind == "few" else OF_SIZE if kind == "dense" or of.layout == "nchw" else OF_SIZE_NHWC
+    uneven = kind == "depthwise" or (kind != "dense" and of.layout == "nhwc")
+    size = OF_FEW if kind == "few" else OF_UNEVEN_SIZE if uneven else OF_SIZE
     width = size * (MEMORY_SHARE if part == MEMORY else 1.0)
     label = f"{kind}|{of.layout}|{of.unit}"
     for axis in ("inputs", "outputs", "taps", "positions", "stride"):
@@ -214,6 +221,9 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
         yield f"{label}|{of.direction}", axis, 0.7 * width
     if kind in ("grouped", "direct", "uneven"):
         yield label, "groups", width
+    if kind == "depthwise" and of.unit == "half":
+        yield label, "input_alignment", width
+        yield f"{label}|{of.direction}", "input_alignment", 0.7 * width
     if kind in ("dense", "grouped", "uneven") and of.unit == "half":
         yield label, "input_alignment", width
         yield label, "output_alignment", width
@@ -279,11 +289,13 @@ def counts_of(table: Columns, at: Any) -> Array:
 def _coordinates(counts: Array, whole: NDArray[np.intp]) -> Array:
     inputs, outputs, positions, taps, stride, groups = np.maximum(counts, 1.0)
     logs = np.log2(np.array([inputs, outputs, taps, positions, stride, groups]))
-    return np.concatenate([logs, _doublings(counts[:2], whole)])
+    depthwise = (np.round(inputs) == 1) & (groups > 1)
+    channels = np.where(depthwise, groups, [inputs, outputs])
+    return np.concatenate([logs, _doublings(channels, np.where(depthwise, WHOLE_DEPTHWISE, whole))])
 
 
 def _doublings(channels: Array, whole: NDArray[np.intp]) -> Array:
-    """How often numbers of channels must be doubled to be multiples of `whole`, which is 4 or 8."""
+    """How often numbers of channels must be doubled to be multiples of `whole`, at most three times."""
     count = np.round(channels)
     found = [count * factor % whole != 0 for factor in (1, 2, 4)]
     return np.where(count < 8, 0.0, np.sum(found, axis=0, dtype=np.float64))

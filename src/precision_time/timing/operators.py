@@ -199,7 +199,7 @@ def _convolution(
         x, y = y, x
         swap = {"fwd": "dgrad", "dgrad": "fwd", "wgrad": "wgrad"}
         passes = [swap[p] for p in passes]
-    layout = "nhwc" if options.channels_last else "nchw"
+    last = options.channels_last or kind.attr("channels_last") is True
     dilated = any(d > 1 for d in kind.ints_attr("dilation"))
     math = _cudnn_math(weight.dtype, options)
     conv = Convolution(x.shape[0], x.shape[1], y.shape[1], x.shape[2:], y.shape[2:], kernel, stride, groups, dilated)
@@ -209,17 +209,17 @@ def _convolution(
             math,
             _width(weight),
             direction=direction,
-            layout=layout,
-            grouped=_grouped_family(conv, math, direction, options),
+            layout="nhwc" if last else "nchw",
+            grouped=_grouped_family(conv, math, direction, options.grouped_kernels) if last else CONV_GROUPED,
         )
         for direction in passes
     ]
 
 
-def _grouped_family(conv: Convolution, math: str, direction: str, options: WorkOptions) -> str:
-    """Which kernels a grouped convolution runs on: their family.
+def _grouped_family(conv: Convolution, math: str, direction: str, grouped_kernels: int) -> str:
+    """Which kernels a grouped convolution in NHWC runs on: their family.
 
-    In NHWC in half precision there are three. What no kernel of the tensor cores takes was read off steps and forward
+    In half precision there are three. What no kernel of the tensor cores takes was read off steps and forward
     passes of 70 networks on an RTX 3090 under PyTorch 1.10 to 1.13, and is sharp there: 1 to 5 TFLOP/s on one side, 10
     to 100 on the other. From 1.12 on forward passes of 4 or a multiple of 8 channels a group are taken; backward ones
     where both sides of a group have equally many, at most 48, and all groups together 192 or more. Before 1.12 all
@@ -228,13 +228,13 @@ def _grouped_family(conv: Convolution, math: str, direction: str, options: WorkO
     From 2.4 on (cuDNN 9) all run on tensor cores. On an H100 under 2.11 (`data/measured/h100`) groups of 4, 8, 16 and
     64 channels do 10 to 390 TFLOP/s, those of 12, 20, 24, 40, 48 and 112 a fifth to a half of their neighbours.
     """
-    if conv.groups == 1 or not options.channels_last or math not in ("fp16", "bf16"):
+    if conv.groups == 1 or math not in ("fp16", "bf16"):
         return CONV_GROUPED
     inputs, outputs = conv.c_in // conv.groups, conv.c_out // conv.groups
     product, whole = prod(conv.kernel) == 1, all(side == 4 or side % 8 == 0 for side in (inputs, outputs))
-    if options.grouped_kernels >= 2:
+    if grouped_kernels >= 2:
         return CONV_GROUPED if product or all(side & (side - 1) == 0 for side in (inputs, outputs)) else CONV_UNEVEN
-    if options.grouped_kernels == 0:
+    if grouped_kernels == 0:
         taken = product or (inputs == outputs in (4, 8, 16) and conv.c_in >= 256)
     elif direction == "fwd":
         taken = whole

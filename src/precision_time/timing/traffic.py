@@ -323,7 +323,7 @@ def _norm(family: str, read_passes: float, write_passes: float, launches: int = 
         if images:
             # In NCHW a block has a channel; in bfloat16 PyTorch takes its own kernels, else those of cuDNN.
             # An instance norm is a batch norm of one sample, which is in either format.
-            last = options.channels_last and x.shape[0] > 1
+            last = (options.channels_last or kind.attr("channels_last") is True) and x.shape[0] > 1
             kernels, order = "native" if x.dtype == "bfloat16" else "cudnn", "nhwc" if last else "nchw"
             variant = f"{variant}.{kernels}.{order}"
             if not last:
