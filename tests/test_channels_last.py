@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,8 @@ def test_kernels_of_permuted_tensors_are_those_of_nhwc() -> None:
     rows, last = WorkOptions(), WorkOptions(channels_last=True)
     assert works(plain, rows)[0].variant == "fwd.nchw"
     assert works(permuted, rows) == works(plain, last) == works(permuted, last)
+    double = dataclasses.replace(permuted, inputs=tuple(TensorSpec(x.shape, "float64") for x in permuted.inputs))
+    assert works(double, rows)[0].variant == "fwd.nchw"
     norm = OpSignature("aten.native_batch_norm", (image,), (image,), (("training", True),))
     permuted = OpSignature(norm.name, norm.inputs, norm.outputs, (*norm.attrs, ("channels_last", True)))
     assert works(permuted, rows) == works(norm, last) != works(norm, rows)

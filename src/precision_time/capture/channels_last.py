@@ -54,9 +54,13 @@ class Copies:
     deciding: tuple[int, ...]
     operands: tuple[int, ...]
 
+    def last(self, args: Sequence[Any]) -> bool:
+        """Whether the kernel is one for channels last."""
+        return any(is_last(args[i]) for i in self.deciding)
+
     def of(self, args: Sequence[Any]) -> dict[int, torch.Tensor]:
         """The copies, by position."""
-        last = any(is_last(args[i]) for i in self.deciding)
+        last = self.last(args)
         formats = {i: FORMATS[args[i].dim()] if last else torch.contiguous_format for i in self.operands}
         return {
             i: torch.empty_like(args[i], memory_format=wanted)
@@ -88,19 +92,7 @@ def _by_gradient(position: int) -> Callable[[Sequence[Any], Any], Any]:
     return iterated
 
 
-def runs_last(func: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether an operator with kernels of either format takes those of channels last, by its operands' strides."""
-    return any(is_last(args[i]) for i in _DECIDING.get(func, ()))
-
-
 _aten = torch.ops.aten
-_DECIDING: Mapping[Callable[..., Any], tuple[int, ...]] = {
-    _aten.convolution.default: (0, 1),
-    _aten.convolution_backward.default: (1, 2),
-    _aten.native_batch_norm.default: (0,),
-    _aten.native_batch_norm_backward.default: (1,),
-}
-"""Positions of the arguments of which one channels last suffices for the kernel to be one for that format."""
 RESULTS: Mapping[Callable[..., Any], Callable[[Sequence[Any], Any], Any]] = {
     # operator: its result on CUDA from its arguments and its result on the meta device
     _aten.convolution.default: _convolved,
@@ -115,6 +107,7 @@ COPIES: Mapping[Callable[..., Any], Copies] = {
     # cudnn/ConvShared.cpp. Arguments: input, weight; gradient, input, weight.
     _aten.convolution.default: Copies((0, 1), (0, 1)),
     _aten.convolution_backward.default: Copies((1, 2), (0, 1, 2)),
+    _aten.native_batch_norm.default: Copies((0,), ()),
     # The gradient in the format of the input: cudnn/BatchNorm.cpp, cuda/DilatedMaxPool2d.cu, cuda/AveragePool2d.cu.
     _aten.native_batch_norm_backward.default: Copies((1,), (0,)),
     _aten.max_pool2d_with_indices_backward.default: Copies((1,), (0,)),
@@ -123,3 +116,14 @@ COPIES: Mapping[Callable[..., Any], Copies] = {
     _aten.native_layer_norm.default: Copies((), (0,)),
     _aten.native_layer_norm_backward.default: Copies((), (0, 1)),
 }
+_TIMED_BY_FORMAT = frozenset(
+    {
+        _aten.convolution.default, _aten.convolution_backward.default,
+        _aten.native_batch_norm.default, _aten.native_batch_norm_backward.default,
+    }
+)  # fmt: skip
+
+
+def runs_last(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether an operator whose kernels are timed by format runs one for channels last, by its operands' strides."""
+    return func in _TIMED_BY_FORMAT and COPIES[func].last(args)

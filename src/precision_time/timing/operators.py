@@ -199,7 +199,8 @@ def _convolution(
         x, y = y, x
         swap = {"fwd": "dgrad", "dgrad": "fwd", "wgrad": "wgrad"}
         passes = [swap[p] for p in passes]
-    last = options.channels_last or kind.attr("channels_last") is True
+    permuted = kind.attr("channels_last") is True and weight.dtype != "float64"  # in which cuDNN knows rows alone
+    last = options.channels_last or permuted
     dilated = any(d > 1 for d in kind.ints_attr("dilation"))
     math = _cudnn_math(weight.dtype, options)
     conv = Convolution(x.shape[0], x.shape[1], y.shape[1], x.shape[2:], y.shape[2:], kernel, stride, groups, dilated)
