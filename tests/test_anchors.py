@@ -372,8 +372,8 @@ def test_host_time_that_kernels_hide_is_corrected_too() -> None:
     estimate, alone = predict(job), predict(job.replace(anchors="none"))
     assert alone.breakdown["host_gaps"] < 1e-9 < estimate.breakdown["host_gaps"]
     assert estimate.anchors.count > 0
-    assert estimate.anchors.informed == 0.0
-    assert predict(job.replace(batch_size=64)).anchors == NONE
+    assert estimate.anchors.informed < 0.1
+    assert predict(job.replace(batch_size=64)).breakdown["host_gaps"] < 1e-9, "of larger batches they still hide it"
 
 
 def test_the_field_of_a_job() -> None:

@@ -114,6 +114,9 @@ def test_units() -> None:
     assert a100.l2_bytes == 40 * 2**20
     assert a100.nvlink_bytes_per_s == 600e9
     assert (a100.arch, gpu("b300").arch, gpu("mi100").arch) == ("ampere", "blackwell", "cdna1")
+    assert (gpu("gb200").arch, gpu("rtx-5090").arch, gpu("a10").arch) == (
+        "blackwell", "blackwell-gb20x", "ampere-ga10x",
+    )  # fmt: skip
 
 
 def test_vector_work_runs_at_the_fp32_rate() -> None:
@@ -368,6 +371,20 @@ def test_a_card_above_its_boost_clock_has_a_lower_floor() -> None:
     assert gpu("rtx-3090").clock_headroom == pytest.approx(2100 / 1695)
     assert gpu("rtx-3090").top_hz == 2100e6
     assert gpu("a100-80gb-sxm").top_hz == 1410e6
+
+
+def test_matrix_units_of_half_the_rate_run_at_the_highest_clock() -> None:
+    for name in ("rtx-2080-ti", "rtx-3090", "rtx-4090", "rtx-5090"):
+        assert gpu(name).matrix_headroom == gpu(name).clock_headroom > 1.1
+    for name in ("titan-v", "gtx-1080-ti", "rtx-a6000", "rtx-6000-ada", "rtx-pro-6000-maxq", "a100-80gb-sxm"):
+        assert gpu(name).matrix_headroom == 1.0
+
+
+def test_error_correction_takes_bandwidth_of_gddr_in_data_centers() -> None:
+    for name in ("t4", "a10", "l4", "l40s"):
+        assert gpu(name).ecc_share == 0.85
+    for name in ("a100-80gb-sxm", "h100-80gb-sxm", "rtx-3090", "rtx-a6000"):
+        assert gpu(name).ecc_share == 1.0
 
 
 def test_a_gpu_where_a_device_file_belongs() -> None:

@@ -31,6 +31,7 @@ from precision_time.timing.kernel_factors import (
     KernelFactors,
     curves,
     sizes,
+    terms,
 )
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import read_data
@@ -144,6 +145,17 @@ def test_depthwise_kernels_in_tf32_share_their_curves_with_those_in_fp32() -> No
     for part in ("compute", "memory"):
         assert list(curves(part, deep["tf32"])) == list(curves(part, deep["fp32"])) != list(curves(part, deep["half"]))
         assert list(curves(part, dense["tf32"])) == list(curves(part, dense["half"]))
+
+
+def test_graphics_chips_share_terms() -> None:
+    def shared(arch: str) -> set[str]:
+        of = KernelClass("conv", "fwd.nchw", "half", arch, "card")
+        return {name for name in terms("compute", of) if "graphics" in name}
+
+    assert (
+        shared("ada") == shared("ampere-ga10x") == shared("blackwell-gb20x") >= {"conv|half|graphics", "conv|graphics"}
+    )
+    assert shared("ampere") == shared("blackwell") == shared("turing") == set()
 
 
 def test_a_class_without_terms_has_no_factor() -> None:

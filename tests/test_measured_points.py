@@ -495,12 +495,12 @@ def test_an_h100_benefits_and_an_a100_does_not_move(measured_sets: dict[str, Any
 
 
 def test_cards_of_another_kind_do_not_take_their_architectures_convolutions(measured_sets: dict[str, Any]) -> None:
-    of_a100 = {key: {"A100-SXM4-80GB": s["H200-SXM"], "arch:ampere": s["H200-SXM"]} for key, s in measured_sets.items()}
-    book, plain = (ParameterBook(scales={}, fitted={"sets": SETS, "own": o}) for o in (of_a100, {}))
+    of_l40s = {key: {"L40S": s["H200-SXM"], "arch:ada": s["H200-SXM"]} for key, s in measured_sets.items()}
+    book, plain = (ParameterBook(scales={}, fitted={"sets": SETS, "own": o}) for o in (of_l40s, {}))
     conv, norm = (("conv", "fwd.nhwc", "half"), ("batch_norm", "fwd.native.nhwc", "half"))
-    for name in ("RTX-3090", "RTX-A6000"):
-        assert np.array_equal(book.resolve(*conv, name, "ampere").values, plain.resolve(*conv, name, "ampere").values)
-        assert book.resolve(*norm, name, "ampere").source == LEARNED
+    for name in ("RTX-4090", "L40"):
+        assert np.array_equal(book.resolve(*conv, name, "ada").values, plain.resolve(*conv, name, "ada").values)
+        assert book.resolve(*norm, name, "ada").source == LEARNED
 
 
 def test_a_factor_fitted_on_guesses_is_not_put_on_what_was_measured(measured_sets: dict[str, Any]) -> None:

@@ -183,6 +183,9 @@ def _finish(groups: Sequence[Rows], residual: Any, free: Free, expand: Any) -> d
     }
     if dense := [peak_of(rows) / rows.gpu.tdp_w for rows in groups if rows.gpu.tdp_w]:
         result["flops_per_w"] = float(f"{np.exp(np.mean(np.log(dense))):.4g}")
+    ecc = float(np.exp(np.mean([np.log(rows.gpu.ecc_share) for rows in groups])))
+    if ecc < 1.0:
+        result["ecc_share"] = round(ecc, 4)
     if quantising is not None:
         result[QUANTISING] = round(float(quantising), 4)
     if overhead is not None:

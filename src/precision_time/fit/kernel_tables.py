@@ -87,6 +87,8 @@ def read_gpus() -> dict[str, Gpu]:
             sm_count=int(row["sm_count"]) if row["sm_count"] else None,
             tdp_w=float(row["tdp_w"]) if row["tdp_w"] else None,
             l2_bytes=int(float(row["l2_mb"]) * 2**20) if row["l2_mb"] else None,
+            memory_type=row["mem_type"],
+            max_hz=float(row["max_mhz"]) * 1e6 if row["max_mhz"] else None,
         )
     return gpus
 

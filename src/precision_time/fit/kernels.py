@@ -28,9 +28,9 @@ from precision_time.report.table import Table
 from precision_time.shipped import write_shipped
 
 Sets = dict[str, dict[str, Any]]
-# These keep their own set but are left out of the set of their architecture: the RTX PRO is Blackwell by name only
-# (GDDR7, no tensor memory), the others are cards of 70-75 W whose clocks fall under matrix load.
-NOT_POOLED = frozenset({"RTX-PRO-6000-Server", "P4", "T4", "L4"})
+# These keep their own set but are left out of the set of their architecture: cards of 70-75 W whose clocks fall under
+# matrix load.
+NOT_POOLED = frozenset({"P4", "T4", "L4"})
 _COMPUTE = frozenset({"matmul", "conv", "attention"})
 ROWS_PER_SET = 1500
 """Rows fitted for each curve, dtype class and device."""

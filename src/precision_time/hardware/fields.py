@@ -65,8 +65,8 @@ def _names(field: str, value: Any) -> tuple[str, ...]:
 NOTE = structured("text", _note)
 NAMES = structured("list", _names)
 ARCHITECTURES = (
-    "pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell", "cdna1", "cdna2", "cdna3",
-    "cdna4", "xe2", "gaudi", "tpu", "cpu", "x86-64", "x86_64", "aarch64", "arm64", "unknown",
+    "pascal", "volta", "turing", "ampere", "ampere-ga10x", "ada", "hopper", "blackwell", "blackwell-gb20x", "cdna1",
+    "cdna2", "cdna3", "cdna4", "xe2", "gaudi", "tpu", "cpu", "x86-64", "x86_64", "aarch64", "arm64", "unknown",
 )  # fmt: skip
 DEVICE_TYPES = ("cuda", "cpu")
 TRUSTS = ("looked up", "recalled")
@@ -79,11 +79,12 @@ def _architecture(field: str, value: Any) -> str:
 def arch_family(text: str) -> str:
     """'Ampere GA100' -> ampere; 'Blackwell Ultra' -> blackwell; 'TPU v4' -> tpu; 'Ampere GA102' -> ampere-ga10x.
 
-    Ampere's graphics chips (GA10x) have other multiprocessors than the A100 (twice the float32 lanes, half the tensor
-    rate, GDDR memory), so they form a family of their own.
+    Graphics chips of Ampere (GA10x) and Blackwell (GB20x) have other multiprocessors than the A100 and the B200
+    (another tensor rate and compute capability, GDDR memory), so they form architectures of their own.
     """
     name, *chip = text.lower().split()
-    return f"{name}-ga10x" if chip and chip[0].startswith("ga10") and chip[0] != "ga100" else name
+    of_graphics = next((kind for kind in ("ga10", "gb20") if chip and chip[0].startswith(kind)), "")
+    return f"{name}-{of_graphics}x" if of_graphics and not chip[0].endswith("00") else name
 
 
 def _capability(field: str, value: Any) -> tuple[int, int]:
@@ -115,6 +116,7 @@ GPU: Mapping[str, EntryField] = {
     **{key: EntryField(_TFLOPS, f"peak of {math}", factor=1e12) for key, math in PEAKS.items()},
     "mem_gb": EntryField(number(1e-3, 1e5, "GiB as printed on the box"), "memory", "memory_bytes", 2**30),
     "mem_bw_gbs": EntryField(number(1e-3, 1e6, "GB/s"), "memory bandwidth", "memory_bytes_per_s", 1e9),
+    "mem_type": EntryField(NAME, "kind of memory, as HBM3 or GDDR6X", "memory_type"),
     "sm_count": EntryField(whole(1, 10**5, "multiprocessors"), "multiprocessors, or cores", "sm_count"),
     "fp32_lanes_per_sm": EntryField(whole(1, 10**5, "lanes"), "fp32 lanes of one", "fp32_lanes_per_sm"),
     "boost_mhz": EntryField(number(1, 1e6, "MHz"), "boost clock", "boost_hz", 1e6),
@@ -144,7 +146,6 @@ GPU: Mapping[str, EntryField] = {
     "calibration": EntryField(structured("mapping", lambda _, value: value), "what calibrate measured"),
     "name": EntryField(NAME, "not read"),
     "base_mhz": EntryField(number(1, 1e6, "MHz"), "not read"),
-    "mem_type": EntryField(NAME, "not read"),
     "smem_kb_per_sm": EntryField(number(1, 1e6, "KiB"), "not read"),
     "regfile_kb_per_sm": EntryField(number(1, 1e6, "KiB"), "not read"),
 }

@@ -14,6 +14,15 @@ _PEAK_TYPES = {math: si_type(GPU[key]) for key, math in PEAKS.items()}
 _PRECISION_FOR_MATH = {"bf16": "amp-bf16", "fp16": "amp-fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
 
 
+FULL_RATE = 900.0
+"""FLOP per multiprocessor and cycle of matrix units in half precision that do not have half of their rate: 1024 or
+more, at a boost clock of the data sheet."""
+
+ECC_SHARE = 0.85
+"""Pointwise kernels of the P4, T4 and L4 take 0.75 to 0.78 of the bandwidth, of the A100 and V100 0.87 to 0.92
+(`timing/data/kernels.json`)."""
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A device of the catalog. Peaks are dense, in FLOP/s; `None` means "not established", never zero."""
@@ -37,6 +46,8 @@ class Gpu:
     max_hz: float | None = None
     """Highest clock of a card that runs above its boost clock where power allows: GeForce, Titan and workstation cards.
     `peaks` are those of the boost clock."""
+    memory_type: str = ""
+    """As its maker names it: HBM3, GDDR6X; empty where unknown."""
     l2_bytes: int | None = None
     tdp_w: float | None = None
     nvlink_bytes_per_s: float = 0.0
@@ -72,6 +83,19 @@ class Gpu:
         if self.calibration is not None or not (self.max_hz and self.boost_hz):
             return 1.0
         return max(self.max_hz / self.boost_hz, 1.0)
+
+    @property
+    def matrix_headroom(self) -> float:
+        """The same of kernels on matrix units: GeForce cards, whose rate with fp32 sums is halved, stay below their
+        power limit and run at the highest clock; 1 on others."""
+        rate = self.peaks.get("fp16", 0.0) / ((self.sm_count or 1) * (self.boost_hz or 1.0))
+        return self.clock_headroom if 0.0 < rate < FULL_RATE else 1.0
+
+    @property
+    def ecc_share(self) -> float:
+        """Share of the bandwidth that error correction leaves: GDDR of cards for data centers holds it beside the data.
+        HBM has room of its own for it; GeForce and workstation cards, which have a highest clock, run without."""
+        return ECC_SHARE if self.memory_type.startswith("GDDR") and not self.max_hz else 1.0
 
     def peak(self, math: str) -> float:
         """Dense FLOP/s in `math`, a key of `peaks`; a missing peak is an error, not a guess."""

@@ -87,6 +87,6 @@ def facts(device_type: str, ranks: int) -> dict[str, Any]:
 
 _ARCHITECTURES = {
     "6": "pascal", "7": "volta", "7.5": "turing", "8": "ampere", "8.6": "ampere-ga10x", "8.9": "ada", "9": "hopper",
-    "10": "blackwell", "12": "blackwell",
+    "10": "blackwell", "12": "blackwell-gb20x",
 }  # fmt: skip
 """Compute capability to architecture (NVIDIA's CUDA GPU table)."""

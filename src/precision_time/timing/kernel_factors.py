@@ -50,6 +50,8 @@ OF_FEW = 0.5
 """Of convolutions of few channels and their curves: no table measures any, and one H100 alone tells them apart."""
 MEMORY_SHARE = 0.7
 """Of these, for the memory time of a convolution."""
+GRAPHICS_CHIPS = frozenset({"ampere-ga10x", "ada", "blackwell-gb20x"})
+"""Architectures with the same multiprocessor (compute capability 8.6, 8.9 and 12), which run the same kernels."""
 _PRODUCTS, _STREAMS = frozenset({"matmul", "rnn"}), frozenset({"pointwise", "cast"})
 _WITHOUT = frozenset({"attention", "optimizer"})
 """Families without factors: tables measure attention, and steps tell an optimizer's kernels badly from its launches."""
@@ -127,12 +129,17 @@ def terms(part: str, of: KernelClass) -> dict[str, float]:
 
 
 def _shared_terms(part: str, of: KernelClass) -> dict[str, float]:
-    """Those that all devices of an architecture share."""
+    """Those that all devices of an architecture share; each that is its own, graphics chips share as well."""
     if of.family in _WITHOUT:
         return {}
     if of.family in CONVOLUTIONS:
-        return _helper_terms(of) if part == HELPING else _convolution_terms(part, of)
-    return _other_terms(of) if part == MEMORY else {}
+        found = _helper_terms(of) if part == HELPING else _convolution_terms(part, of)
+    else:
+        found = _other_terms(of) if part == MEMORY else {}
+    if of.arch not in GRAPHICS_CHIPS:
+        return found
+    own = {tuple(name.split("|")): width for name, width in found.items() if of.arch in name.split("|")}
+    return found | {"|".join("graphics" if each == of.arch else each for each in n): w for n, w in own.items()}
 
 
 def _device_terms(part: str, of: KernelClass) -> dict[str, float]:

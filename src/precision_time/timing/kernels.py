@@ -25,6 +25,9 @@ from precision_time.timing.work import (
     CONVOLUTIONS,
     FUSABLE_FAMILIES,
     MATMUL,
+    MATRIX_MATH,
+    MEMORY_FAMILIES,
+    MULTIPLYING,
     RIVALLED,
     TILED_CONVOLUTIONS,
     UNALIGNED_ELEMENTS_PER_SM_S,
@@ -68,6 +71,10 @@ class Device(Protocol):
     def tdp_w(self) -> float | None: ...
     @property
     def clock_headroom(self) -> float: ...
+    @property
+    def matrix_headroom(self) -> float: ...
+    @property
+    def ecc_share(self) -> float: ...
     @property
     def peaks(self) -> Mapping[str, float]: ...
     def peak(self, math: str) -> float: ...
@@ -333,24 +340,30 @@ def _classes_on(
         return found
 
     headroom = np.array([[gpu.clock_headroom] for gpu in gpus])
+    matrix_headroom = np.array([[gpu.matrix_headroom] for gpu in gpus])
+    ecc = np.array([[gpu.ecc_share] for gpu in gpus])
 
-    def parameters(of_classes: Sequence[Resolved], tiled: NDArray[np.bool_]) -> Array:
-        """Convolutions in tiles (`tiled`) run at the highest clock, which the efficiencies of another device lack.
-        Products run at the power limit and do not."""
+    def parameters(of_classes: Sequence[Resolved], clocks: Array, streams: NDArray[np.bool_]) -> Array:
+        """Those of another device at the clocks of this one, over that of its peaks; and of classes that stream
+        (`streams`), at the share of bandwidth that error correction leaves it."""
         sets = np.array([r.values for r in of_classes]).T.reshape(len(INDEX), len(gpus), -1)
         borrowed = ~np.array([r.of_device for r in of_classes], dtype=np.bool_).reshape(len(gpus), -1)
-        sets[:5] *= np.where(borrowed & tiled, headroom, 1.0)
+        fitted_at = np.array([r.ecc_share for r in of_classes]).reshape(len(gpus), -1)
+        sets[:5] *= np.where(borrowed, clocks, 1.0)
+        sets[_MEMORY] = np.minimum(sets[_MEMORY] * np.where(borrowed & streams, ecc / fitted_at, 1.0), 1.0)
         return sets
 
     found = resolved(classes)
-    values = of_rivals = parameters(
-        found, np.array([family in TILED_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)
-    )
+    tiled = np.array([family in TILED_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)
+    on_matrix_units = np.array([c[0] in MULTIPLYING and c[2] in MATRIX_MATH for c in classes], dtype=np.bool_)
+    streams = np.array([family in MEMORY_FAMILIES for family, *_ in classes], dtype=np.bool_)
+    clocks = np.where(on_matrix_units, matrix_headroom, np.where(tiled, headroom, 1.0))
+    values = of_rivals = parameters(found, clocks, streams)
     able = [i for i, (family, _, math, _) in enumerate(classes) if family in CONVOLUTIONS and math in RIVALLED]
     if rivals and able:
         of_rivals = values.copy()
         winograd = resolved((WINOGRAD, *classes[i][1:]) for i in able)
-        of_rivals[:, :, able] = parameters(winograd, np.ones(len(able), dtype=np.bool_))
+        of_rivals[:, :, able] = parameters(winograd, headroom, np.zeros(len(able), dtype=np.bool_))
     of_class = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
     direct = np.array([family in VECTOR_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)

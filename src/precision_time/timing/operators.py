@@ -232,6 +232,8 @@ def _grouped_family(conv: Convolution, math: str, direction: str, grouped_kernel
     if conv.groups == 1 or math not in ("fp16", "bf16"):
         return CONV_GROUPED
     inputs, outputs = conv.c_in // conv.groups, conv.c_out // conv.groups
+    if inputs == 1:  # several outputs a channel, for which there is no depthwise kernel (PiT)
+        return CONV_UNEVEN
     product, whole = prod(conv.kernel) == 1, all(side == 4 or side % 8 == 0 for side in (inputs, outputs))
     if grouped_kernels >= 2:
         return CONV_GROUPED if product or all(side & (side - 1) == 0 for side in (inputs, outputs)) else CONV_UNEVEN
@@ -241,7 +243,8 @@ def _grouped_family(conv: Convolution, math: str, direction: str, grouped_kernel
         taken = whole
     else:
         taken = product or (whole and inputs == outputs <= 48 and conv.c_in >= 192)
-    return CONV_GROUPED if taken else CONV_DIRECT
+    pair = conv.groups == 2 and direction != "dgrad"  # ResNeSt
+    return CONV_GROUPED if taken or pair else CONV_DIRECT
 
 
 @register("aten.convolution", "aten._convolution", "aten.cudnn_convolution")

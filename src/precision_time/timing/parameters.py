@@ -44,7 +44,8 @@ LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
 _NEAREST = {
     "pascal": ("volta", "turing"), "volta": ("ampere", "turing", "pascal"), "turing": ("volta", "ampere"),
     "ampere": ("hopper", "ada"), "ampere-ga10x": ("ampere", "ada"), "ada": ("ampere", "hopper"),
-    "hopper": ("ampere", "blackwell"), "blackwell": ("hopper", "ampere"), "cdna1": ("cdna2",),
+    "hopper": ("ampere", "blackwell"), "blackwell": ("hopper", "ampere"),
+    "blackwell-gb20x": ("ampere", "ada"), "cdna1": ("cdna2",),
     "cdna2": ("cdna1",), "cdna3": ("cdna2", "hopper"), "cdna4": ("cdna3", "cdna2", "hopper"),
 }  # fmt: skip
 _EVERY_ARCH = ("ampere", "hopper", "blackwell", "ada", "volta", "turing", "pascal", "cdna2", "cdna1")
@@ -98,6 +99,8 @@ class Resolved:
     """The correction of this family and dtype class, where it was measured."""
     of_device: bool = False
     """Whether they were fitted on the very device, and not on another one."""
+    ecc_share: float = 1.0
+    """`Gpu.ecc_share` of the devices that the share of bandwidth was fitted on."""
     factors: Array = field(default_factory=lambda: NO_FACTOR)
     """`KernelFactors.vector` of the class."""
 
@@ -237,6 +240,7 @@ class ParameterBook:
             helpers,
             correction,
             base.of_device,
+            base.ecc_share,
             factors,
         )
 
@@ -311,7 +315,8 @@ class ParameterBook:
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float) -> Resolved:
         """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one."""
-        relative = self._priors.get("relatives", {}).get(f"{kernel_name}|{dtype_class}", {})
+        relatives = self._priors.get("relatives", {})
+        relative = relatives.get(f"{kernel_name}|{dtype_class}") or relatives.get(f"{arch}|{dtype_class}", {})
         transfer = self._priors.get("transfer", {}).get(f"{curve}|{arch}|{dtype_class}")
         names = [kernel_name]
         if curve in _COMPUTE_CURVES and relative:
@@ -323,14 +328,14 @@ class ParameterBook:
                 if name not in sets:
                     continue
                 values = _vector(sets[name]["values"], self._default(curve))
-                spread = float(sets[name]["log_spread"])
+                spread, ecc = float(sets[name]["log_spread"]), float(sets[name].get("ecc_share", 1.0))
                 judged = transfer is not None or (name == relative.get("like") and not relative.get("power"))
                 lent = name != kernel_name and kind == dtype_class and not judged
                 if lent and (source := float(sets[name].get("flops_per_w", 0.0))) < flops_per_w and source:
                     values[:5] *= (source / flops_per_w) ** _POWER_EXPONENT
                 if kind == dtype_class and name in (kernel_name, f"arch:{arch}"):
-                    return Resolved(values, LEARNED, spread, of_device=name == kernel_name)
-                far = Resolved(values, ASSUMED, (spread**2 + _TRANSFER_SPREAD**2) ** 0.5)
+                    return Resolved(values, LEARNED, spread, of_device=name == kernel_name, ecc_share=ecc)
+                far = Resolved(values, ASSUMED, (spread**2 + _TRANSFER_SPREAD**2) ** 0.5, ecc_share=ecc)
                 if relative and name == relative["like"]:
                     return _apply(far, relative)
                 return far if transfer is None else _apply(far, transfer)
@@ -359,4 +364,5 @@ def _apply(base: Resolved, rule: Mapping[str, Any]) -> Resolved:
     for name, value in rule.get("set", {}).items():
         values[INDEX[name]] = float(value)
     spread = float(rule.get("log_spread", 0.3))
-    return Resolved(values, ASSUMED, (base.log_spread**2 + spread**2) ** 0.5, base.scale)
+    ecc = 1.0 if "traffic" in rule else base.ecc_share
+    return Resolved(values, ASSUMED, (base.log_spread**2 + spread**2) ** 0.5, base.scale, ecc_share=ecc)

@@ -30,6 +30,9 @@ VECTOR_CONVOLUTIONS = frozenset({CONV_DEPTHWISE, CONV_DIRECT})
 CONVOLUTIONS = frozenset({CONV, CONV_FEW, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_UNEVEN, *VECTOR_CONVOLUTIONS})
 TILED_CONVOLUTIONS = CONVOLUTIONS - VECTOR_CONVOLUTIONS
 TILE_FAMILIES = TILED_CONVOLUTIONS | {MATMUL, RNN}
+MULTIPLYING = TILE_FAMILIES | {ATTENTION}
+MATRIX_MATH = frozenset({"fp16", "bf16", "tf32"})
+"""Families and arithmetic of matrix units, whose rate GeForce cards halve (`Gpu.matrix_headroom`)."""
 RIVALLED = frozenset({"fp32"})
 """Arithmetic in which convolutions may have an alternative (`Work.alternative`)."""
 CONVOLUTION_FEATURES = ("images", "positions", "taps", "stride")
@@ -186,7 +189,8 @@ def conv_work(
     extra_bytes: float = 0.0,
     grouped: str = CONV_GROUPED,
 ) -> Work:
-    """One pass ("fwd", "dgrad", "wgrad") of a convolution; `grouped`: the family if it has groups.
+    """One pass ("fwd", "dgrad", "wgrad") of a convolution; `grouped`: the family if it has groups. Depthwise ones in
+    half precision in NHWC are grouped ones if they have several outputs a channel.
 
     Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more). Kernels of
     few channels (CONV_FEW) are others for float16 than for bfloat16 in NHWC; with filters of one tap they are products.
@@ -210,7 +214,7 @@ def conv_work(
         "dgrad": (groups, pixels, per_in, flops / (2.0 * pixels * c_in)),
         "wgrad": (groups, per_out, per_in * taps, positions),
     }[direction]
-    depthwise = groups > 1 and per_in == 1
+    depthwise = groups > 1 and per_in == 1 and (per_out == 1 or layout == "nchw" or math not in ("fp16", "bf16"))
     dense = CONV_1D if len(kernel) == 1 else CONV_FEW if few else CONV_DILATED if dilated else CONV
     kernels = "bf16." if few and math == "bf16" and layout == "nhwc" else ""
     family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else grouped
