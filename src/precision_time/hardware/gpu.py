@@ -86,8 +86,8 @@ class Gpu:
 
     @property
     def matrix_headroom(self) -> float:
-        """The same of kernels on matrix units: GeForce cards, whose rate with fp32 sums is halved, stay below their
-        power limit and run at the highest clock; 1 on others."""
+        """Clock of kernels on matrix units over that of `peaks`: GeForce cards, whose rate with fp32 sums is halved,
+        stay below their power limit and run at the highest; 1 on others."""
         rate = self.peaks.get("fp16", 0.0) / ((self.sm_count or 1) * (self.boost_hz or 1.0))
         return self.clock_headroom if 0.0 < rate < FULL_RATE else 1.0
 
