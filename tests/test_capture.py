@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -457,7 +458,15 @@ def test_module_paths_reach_the_backward_pass() -> None:
     assert modules["aten.native_batch_norm_backward"] == "norm"
 
 
-def test_updates_may_hold_the_workload_that_is_traced() -> None:
+def test_an_update_may_freeze_what_another_trains() -> None:
+    """HiFi-GAN's generator is trained through its 54 convolutions of discriminators, which get no gradient there."""
     entry = ENTRIES["hifigan"]
-    sizes = {**entry.input, "batch_size": 2}
-    assert trace_entry(entry, entry.config, sizes, "half", "flash").calls
+    graph = trace_entry(entry, entry.config, {**entry.input, "batch_size": 2}, "half", "flash")
+    masks = Counter(
+        kind.attr("output_mask")
+        for call, kind in rows(graph)
+        if kind.name == "aten.convolution_backward" and graph.modules[call.module].startswith("discriminators")
+    )
+    assert masks[True, False, False] == 54
+    assert sum(count for mask, count in masks.items() if mask[1]) == 2 * 54  # of real and of generated audio
+    assert all(parameter.trainable and parameter.ready >= 0 for parameter in graph.parameters)

@@ -20,7 +20,7 @@ from precision_time.capture.fused_kernels import framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
 from precision_time.capture.layers import layered
-from precision_time.capture.lengths import settle_lengths
+from precision_time.capture.lengths import padded_to_longest, settle_lengths
 from precision_time.capture.posted_graph import posted_step
 from precision_time.capture.regimes import FUSING, channels_last, compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
@@ -171,8 +171,11 @@ def resolve(job: Job) -> _Model:
             "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
         )
     config = with_overrides(entry, job.model_config)
-    sizes, spread = settle_lengths(_sizes(job, entry), entry.varies, {s.name: s.multiple_of for s in entry.symbols})
+    grid = {s.name: s.multiple_of for s in entry.symbols}
+    sizes, spread = settle_lengths(_sizes(job, entry), grid)
     sizes = checked_sizes(sizes)
+    if entry.varies and isinstance({**entry.input, **job.input}[entry.varies[0]], int):
+        sizes, spread = padded_to_longest(sizes, *entry.varies, grid)
     written_out = attention_of(job, config, job.precision_spec) == "math"
     shipped = _is_shipped(entry, config, sizes) and (entry.ships_math or not written_out)
     return _Model(entry.name, entry, config, sizes, shipped, spread)

@@ -261,6 +261,11 @@ def unfused_attention(
     return torch.matmul(weights, value)
 
 
+def instance_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """One kernel each way that reads either memory format, timed as batch norm of the same tensor."""
+    return F.batch_norm(x, None, None, weight, bias, True, 0.1, eps)
+
+
 def dropout(x: Any, p: float, train: bool) -> Any:
     """`aten.dropout` as CUDA runs it: one kernel that also stores the mask."""
     if not train or p == 0:

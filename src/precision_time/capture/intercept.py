@@ -225,6 +225,7 @@ def _install() -> tuple[object, ...]:
         ("window_attention", (fused.window_attention, True)),
         ("capped_attention", (fused.capped_attention, True)),
         ("alibi_attention", (fused.alibi_attention, True)),
+        ("instance_norm", (fused.instance_norm, False)),
     ):
         op = getattr(torch.ops.precision_time, name).default
         operators.impl(name, _model_operator_kernel(op, replacement, low_precision), _KEY, with_keyset=True)

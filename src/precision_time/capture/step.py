@@ -22,7 +22,7 @@ from precision_time.capture.limits import most_built
 from precision_time.capture.own_code import where
 from precision_time.capture.tracer import BudgetedBuild, Tracer, dtype_name
 from precision_time.errors import CaptureError, PrecisionTimeError
-from precision_time.zoo.workload import Workload
+from precision_time.zoo.workload import Update, Workload
 
 
 class Regime(str, Enum):
@@ -122,20 +122,23 @@ def _trace(
         for n, p in parameters.items()
         if p.requires_grad
     ]
-    updates = (
-        [u.loss for u in workload.updates] if workload.updates else [lambda: workload.loss(module, workload.inputs)]
-    )
+    updates = workload.updates or [Update(lambda: workload.loss(module, workload.inputs))]
     with _module_paths(module, tracer):
-        for loss_function in updates:
+        for update in updates:
+            frozen = [p for p in update.frozen if p.requires_grad]
+            for parameter in frozen:
+                parameter.requires_grad_(False)
             tracer.phase = Phase.FORWARD
             with torch.set_grad_enabled(workload.training), tracer, region(autocast_dtype, attention, device_rules):
-                loss = loss_function()
+                loss = update.loss()
             _require_scalar(loss, name)
             if workload.training:
                 tracer.phase = Phase.BACKWARD
                 with tracer:
                     loss.backward()
             del loss
+            for parameter in frozen:
+                parameter.requires_grad_(True)
     for handle in handles:
         handle.remove()
     described = tuple(_described(n, p, ready.get(n, -1)) for n, p in parameters.items())

@@ -83,7 +83,7 @@ _enter(
     leaky_relu_backward elu elu_ elu_backward hardswish hardswish_ hardswish_backward hardsigmoid hardsigmoid_
     hardsigmoid_backward hardtanh hardtanh_ hardtanh_backward softplus softplus_backward mish mish_backward pow
     pow_ exp exp_ expm1 log log_ log1p log2 log10 sqrt sqrt_ rsqrt rsqrt_ reciprocal abs abs_ sign sgn sin cos
-    clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ minimum maximum where masked_fill masked_fill_ eq ne
+    clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ minimum maximum where masked_fill_ eq ne
     lt le gt ge logical_and logical_and_ logical_or logical_or_ logical_not logical_not_ logical_xor bitwise_and
     bitwise_and_ bitwise_or bitwise_or_ bitwise_not bitwise_not_ bitwise_xor erf erfc floor ceil round floor_ ceil_
     round_ remainder fmod addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ rsub atan2
@@ -93,18 +93,23 @@ _enter(
     binary_cross_entropy_with_logits tril tril_ triu triu_ polar square floor_divide copysign xlogy nan_to_num
     """,
 )
+
+
+@register("aten.masked_fill")
+def _masked_fill(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    # A copy, filled in place (aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+    filled = replace(kind, inputs=(*kind.outputs, *kind.inputs[1:]))
+    return [*_COPY(replace(kind, inputs=kind.outputs), options), *_pointwise(filled, options)]
+
+
 _table(
     "cast",
     """
     _to_copy to
     """,
 )
-_table(
-    "copy",
-    """
-    clone diagonal_copy copy_ copy contiguous
-    """,
-)
+_COPY = _memory("copy")
+_enter(_COPY, "clone diagonal_copy copy_ copy contiguous")
 
 
 # Kernels that compute where each element comes from (aten/src/ATen/native/cuda/Shape.cu).

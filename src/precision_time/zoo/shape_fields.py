@@ -242,7 +242,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
 
 PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
     ("models.diffusion_unet:build", "head"): ShapeField(WIDTH, "width of an attention head"),
-    ("models.unet:build", "norm"): ShapeField(choice(("instance", "batch")), "normalisation"),
+    ("models.unet:build", "norm"): ShapeField(choice(("instance", "fused-instance", "batch")), "normalisation"),
     **{
         (f"models.{model}", "act"): ShapeField(choice(_ACTIVATIONS), "activation")
         for model in ("encoder:build", "electra:build", "bart_t5:build_bart")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,13 @@ Sizes = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Update:
-    """One forward, loss, backward and optimizer update. Most workloads have one; a GAN has two."""
+    """One forward, loss, backward and optimizer update. Most workloads have one; a GAN has two.
+
+    `frozen`: parameters that get no gradient in it.
+    """
 
     loss: Callable[[], torch.Tensor]
-    parameters: list[torch.nn.Parameter]
+    frozen: Sequence[torch.nn.Parameter] = ()
 
 
 @dataclass(slots=True)
@@ -92,8 +95,9 @@ class ZooEntry:
     parameters: int = 0
     parameters_source: str = ""
     samples_unit: str = "samples"
-    varies: float = 0.0
-    """Half the range of padded lengths of batches, as a share of the middle."""
+    varies: tuple[str, float] | None = None
+    """The input size to which batches are padded, and half its range as a share of the middle, of batches of one clip
+    (see `capture.lengths`)."""
     scripted: bool = False
     """Whether published runs under CUDA graphs script the model too: pointwise chains are one kernel there."""
 

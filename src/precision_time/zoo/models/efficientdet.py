@@ -1,9 +1,8 @@
 """EfficientDet-D0: EfficientNet-B0, three BiFPN cells of 64 channels, separable heads.
 
-Tan et al. 2019 (arXiv:1911.09070) in the TensorFlow form (redundant biases, asymmetric "same" padding of
-strided layers), as the PyTorch port in NVIDIA DeepLearningExamples reproduces it. The focal loss runs
-there in a fused kernel; here it is written out. Batch norm is synchronised across GPUs there and local
-here.
+Tan et al. 2019 (arXiv:1911.09070) as the benchmark scripts of NVIDIA DeepLearningExamples run it (`efficientdet_d0`,
+not `tf_efficientdet_d0`): symmetric padding, biases in the last layers alone, focal loss in one kernel, for which
+classes are padded to a multiple of eight. Batch norm is synchronised across GPUs there and local here.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 
 from precision_time.errors import JobError
 from precision_time.zoo.models.efficientnet import Features, norm
+from precision_time.zoo.models.operators import focal_loss
 from precision_time.zoo.models.vision_common import image, spatial
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -24,35 +24,13 @@ NODES = ((3, 4), (2, 5), (1, 6), (0, 7), (1, 7, 8), (2, 6, 9), (3, 5, 10), (4, 1
 NODE_LEVEL = (3, 2, 1, 0, 1, 2, 3, 4)
 
 
-class SamePad(nn.Module):
-    """TensorFlow "same" padding before a stride-2 layer on an even extent: one more on the far side."""
-
-    def __init__(self, kernel: int, value: float = 0.0) -> None:
-        super().__init__()
-        near, far = (kernel - 2) // 2, kernel - 2 - (kernel - 2) // 2
-        self.pads, self.value = (near, far, near, far), value
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.pad(x, self.pads, value=self.value)
+def halve() -> nn.Module:
+    return nn.MaxPool2d(3, stride=2, padding=1)
 
 
-def pad_strided(module: nn.Module) -> None:
-    """Give every stride-2 convolution below `module` TensorFlow's padding."""
-    for child in list(module.modules()):
-        if isinstance(child, nn.Sequential):
-            for index, layer in enumerate(child):
-                if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2):
-                    layer.padding = (0, 0)
-                    child[index] = nn.Sequential(SamePad(layer.kernel_size[0]), layer)
-
-
-def halve() -> nn.Sequential:
-    return nn.Sequential(SamePad(3, float("-inf")), nn.MaxPool2d(3, stride=2))
-
-
-def separable(channels: int, outputs: int) -> nn.Sequential:
+def separable(channels: int, outputs: int, bias: bool = False) -> nn.Sequential:
     depthwise = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
-    return nn.Sequential(depthwise, nn.Conv2d(channels, outputs, 1))
+    return nn.Sequential(depthwise, nn.Conv2d(channels, outputs, 1, bias=bias))
 
 
 class Node(nn.Module):
@@ -67,7 +45,7 @@ class Node(nn.Module):
             layers: list[nn.Module] = []
             width = widths[source] if source < LEVELS else channels
             if width != channels:
-                layers += [nn.Conv2d(width, channels, 1), norm(channels)]
+                layers += [nn.Conv2d(width, channels, 1, bias=False), norm(channels)]
             step = NODE_LEVEL[node] - levels[source]
             if step:
                 layers.append(halve() if step > 0 else nn.Upsample(scale_factor=2, mode="nearest"))
@@ -101,7 +79,7 @@ class Head(nn.Module):
         super().__init__()
         self.convs = nn.ModuleList(separable(channels, channels) for _ in range(3))
         self.norms = nn.ModuleList(nn.ModuleList(norm(channels) for _ in range(LEVELS)) for _ in range(3))
-        self.predict = separable(channels, values * ANCHORS_PER_CELL)
+        self.predict = separable(channels, values * ANCHORS_PER_CELL, bias=True)
 
     def forward(self, levels: list[torch.Tensor]) -> list[torch.Tensor]:
         outputs = []
@@ -116,15 +94,14 @@ class EfficientDet(nn.Module):
     def __init__(self, classes: int, channels: int = 64, cells: int = 3) -> None:
         super().__init__()
         self.body = Features("b0", drop=0.2)
-        pad_strided(self.body)
         widths = [self.body.widths[stage] for stage in (2, 4, 6)]
-        self.lift = nn.Sequential(nn.Conv2d(widths[-1], channels, 1), norm(channels), halve())
+        self.lift = nn.Sequential(nn.Conv2d(widths[-1], channels, 1, bias=False), norm(channels), halve())
         self.lift_again = halve()
         first = [*widths, channels, channels]
         self.cells = nn.Sequential(
             *(BiFpnCell(first if cell == 0 else [channels] * LEVELS, channels) for cell in range(cells))
         )
-        self.score = Head(channels, classes)
+        self.score = Head(channels, -(-classes // 8) * 8)
         self.box = Head(channels, 4)
 
     def forward(self, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -137,21 +114,14 @@ class EfficientDet(nn.Module):
 
 
 def detection_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Focal loss (alpha 0.25, gamma 1.5) plus 50 x Huber loss (delta 0.1), per matched anchor."""
+    """Focal loss plus 50 x Huber loss (delta 0.1), per matched anchor."""
     scores, boxes = model(inputs["image"])
     count = inputs["matched"].sum() + 1.0
     score_losses, box_losses = [], []
     for level, (score, box) in enumerate(zip(scores, boxes, strict=True)):
-        label, target = inputs[f"label_{level}"], inputs[f"box_{level}"]
-        logits = score.permute(0, 2, 3, 1).reshape(*label.shape, -1)
-        seen = (label >= 0).to(logits.dtype).unsqueeze(-1)
-        wanted = torch.zeros_like(logits).scatter_(-1, label.clamp(min=0).unsqueeze(-1), seen)
-        chance = logits.sigmoid()
-        right = wanted * chance + (1 - wanted) * (1 - chance)
-        weight = (wanted * 0.25 + (1 - wanted) * 0.75) * (1 - right) ** 1.5
-        entropy = F.binary_cross_entropy_with_logits(logits, wanted * 0.9 + 0.05, reduction="none")
-        counted = (label != -2).to(logits.dtype).unsqueeze(-1)
-        score_losses.append((weight * entropy / count * counted).sum())
+        label, target = inputs[f"label_{level}"].flatten(1), inputs[f"box_{level}"]
+        logits = score.permute(0, 2, 3, 1).contiguous().view(*label.shape, -1)
+        score_losses.append(focal_loss(logits, label).sum() / count)
         error = F.huber_loss(box.permute(0, 2, 3, 1), target, delta=0.1, reduction="none")
         box_losses.append((error * (target != 0)).sum() / (4 * count))
     return torch.stack(score_losses).sum() + 50.0 * torch.stack(box_losses).sum()

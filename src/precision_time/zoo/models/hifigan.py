@@ -2,7 +2,9 @@
 
 Kong et al. 2020 (arXiv:2010.05646). One step is two updates: the discriminators on real and detached
 generated audio, then the generator on mel L1 (x45), feature matching (x2) and adversarial losses. The
-generator runs once per step: the second update reuses the first one's output, as the training loop does.
+generator runs once per step: the second update reuses the first one's output, and freezes the discriminators, as the
+training loop of NVIDIA DeepLearningExamples does. With accumulation that loop runs the generator again for every
+micro-step, and on an A100 its AMP script keeps the grouped convolutions out of autocast; neither is here.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ class Discriminators(nn.Module):
         self.periods = nn.ModuleList(PeriodDiscriminator(p) for p in periods)
         norms = (spectral_norm, weight_norm, weight_norm)
         self.scales = nn.ModuleList(ScaleDiscriminator(norm) for norm in norms)
-        self.pool = nn.AvgPool1d(4, 2, padding=2)
+        self.pool = nn.AvgPool1d(4, 2, padding=1)
 
     def forward(self, x: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
         results = [period(x) for period in self.periods]
@@ -205,7 +207,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
         return module.generator_loss(inputs["audio"], inputs["mel"], fake)
 
     workload.updates = [
-        Update(discriminator_update, list(module.discriminators.parameters())),
-        Update(generator_update, list(module.generator.parameters())),
+        Update(discriminator_update),
+        Update(generator_update, frozen=list(module.discriminators.parameters())),
     ]
     return workload

@@ -1,8 +1,8 @@
-"""Operators of experts, windowed attention, state spaces and detection that torch has not.
+"""Operators of experts, windowed attention, state spaces, detection and segmentation that torch has not.
 
 Each is a composition of torch's operators, so that a model runs on any device. Capture replaces it by the kernel that
 training frameworks run (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's permutation
-kernels, flash attention with a window, Mamba's chunked scan, apex's focal loss.
+kernels, flash attention with a window, Mamba's chunked scan, apex's focal loss, instance norm that reads channels last.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _library.define(
     " int chunk=128) -> Tensor"
 )
 _library.define("focal_loss(Tensor logits, Tensor classes) -> Tensor")
+_library.define("instance_norm(Tensor input, Tensor weight, Tensor bias, float eps) -> Tensor")
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor) -> Tensor:
@@ -136,6 +137,10 @@ def _focal_loss(logits: Tensor, classes: Tensor) -> Tensor:
     return (losses * (classes > -2).unsqueeze(-1)).sum(dim=(1, 2), dtype=torch.float32)
 
 
+def _instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return F.instance_norm(x, None, None, weight, bias, True, 0.1, eps)
+
+
 _library.impl("grouped_linear", _grouped_linear, "CompositeImplicitAutograd")
 _library.impl("permute", _permute, "CompositeImplicitAutograd")
 _library.impl("unpermute", _unpermute, "CompositeImplicitAutograd")
@@ -144,6 +149,7 @@ _library.impl("capped_attention", _capped_attention, "CompositeImplicitAutograd"
 _library.impl("alibi_attention", _alibi_attention, "CompositeImplicitAutograd")
 _library.impl("state_scan", _state_scan, "CompositeImplicitAutograd")
 _library.impl("focal_loss", _focal_loss, "CompositeImplicitAutograd")
+_library.impl("instance_norm", _instance_norm, "CompositeImplicitAutograd")
 
 grouped_linear = torch.ops.precision_time.grouped_linear
 permute = torch.ops.precision_time.permute
@@ -153,3 +159,4 @@ capped_attention = torch.ops.precision_time.capped_attention
 alibi_attention = torch.ops.precision_time.alibi_attention
 state_scan = torch.ops.precision_time.state_scan
 focal_loss = torch.ops.precision_time.focal_loss
+instance_norm = torch.ops.precision_time.instance_norm

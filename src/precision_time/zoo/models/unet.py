@@ -11,14 +11,32 @@ import torch
 from torch import nn
 
 from precision_time.errors import JobError
+from precision_time.zoo.models.operators import instance_norm
 from precision_time.zoo.models.segmentation_loss import dice_cross_entropy, segment
 from precision_time.zoo.models.vision_common import option, spatial
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 CONV: dict[int, type[nn.Module]] = {2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED: dict[int, type[nn.Module]] = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+
+
+class FusedInstanceNorm(nn.Module):
+    """Instance norm as one kernel, which takes channels last: nvFuser's, of NVIDIA's scripts for volumes."""
+
+    def __init__(self, channels: int, affine: bool = True, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels), requires_grad=affine)
+        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=affine)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = instance_norm(x, self.weight, self.bias, self.eps)
+        return result
+
+
 NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "instance": {2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d},
+    "fused-instance": {2: FusedInstanceNorm, 3: FusedInstanceNorm},
     "batch": {2: nn.BatchNorm2d, 3: nn.BatchNorm3d},
 }
 
@@ -26,7 +44,7 @@ NORMS: dict[str, dict[int, type[nn.Module]]] = {
 class UNet(nn.Module):
     """`config["filters"]` has one width per level; the resolution halves between levels.
 
-    Instance norm returns a view, so an `inplace` activation after it (MONAI) makes autograd copy gradients.
+    Instance norm returns a view, so an `inplace` activation after it makes autograd copy gradients.
     """
 
     def __init__(self, config: Config, channels: int) -> None:
