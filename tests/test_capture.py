@@ -275,6 +275,35 @@ def test_math_attention_is_the_chain() -> None:
     assert names(graph, Phase.BACKWARD)["_softmax_backward_data"] == 1
 
 
+@pytest.mark.parametrize(("causal", "operator"), [(False, "add"), (True, "masked_fill")])
+def test_math_attention_adds_the_mask_of_keys_and_fills_that_of_positions(causal: bool, operator: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.empty(1))
+
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            mask = None if causal else torch.ones(2, 1, 1, 16, dtype=torch.bool)
+            return F.scaled_dot_product_attention(q * self.scale, q, q, attn_mask=mask, is_causal=causal)
+
+    graph = trace(lambda: total(Net(), torch.ones(2, 4, 16, 8)), attention="math")
+    forward, backward = names(graph, Phase.FORWARD), names(graph, Phase.BACKWARD)
+    assert [name for name in ("add", "masked_fill") if forward[name]] == [operator]
+    assert backward["masked_fill"] == int(causal)  # what is added has no gradient
+
+
+def test_a_masked_fill_copies_first() -> None:
+    """torch's own profiler sees a copy and a fill in place; both are priced."""
+    x, mask = torch.ones(8, 8), torch.zeros(8, 8, dtype=torch.bool)
+    with torch.profiler.profile() as profile:
+        x.masked_fill(mask, 0.0)
+    assert {"aten::copy_", "aten::masked_fill_"} <= {event.key for event in profile.key_averages()}
+    kind = OpSignature("aten.masked_fill", (spec("float32", 8, 8), spec("bool", 8, 8)), (spec("float32", 8, 8),))
+    copy, fill = works(kind, OPTIONS) or []
+    assert (copy.family, copy.bytes_read, copy.bytes_written) == ("copy", 256, 256)
+    assert (fill.family, fill.bytes_read, fill.bytes_written) == ("pointwise", 256 + 64, 256)
+
+
 def test_causal_attention_and_value_width() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

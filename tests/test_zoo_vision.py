@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from precision_time.zoo.workload import Workload, ZooEntry
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from precision_time.zoo.models.operators import focal_loss  # noqa: E402
+from precision_time.capture.trace import trace_entry  # noqa: E402
+from precision_time.zoo.models.operators import focal_loss, instance_norm  # noqa: E402
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 PUBLISHED = [entry for entry in ENTRIES if entry.parameters]
@@ -90,6 +92,35 @@ def test_relatives_have_the_counts_of_torchvision(name: str, config: dict[str, A
 def test_a_step_runs_without_memory(name: str, sizes: dict[str, Any]) -> None:
     """Images that are not square, and models beside the smallest of their family (tests/test_stored_sizes.py)."""
     step(build(BY_NAME[name], **sizes))
+
+
+def test_efficientdet_pads_inside_its_layers_and_has_one_kernel_for_its_loss() -> None:
+    """As NVIDIA's benchmark scripts run it: 90 classes are padded to 96, at nine anchors a cell."""
+    entry = BY_NAME["efficientdet-d0"]
+    graph = trace_entry(entry, entry.config, {**entry.input, "batch_size": 2}, "autocast", "flash")
+    of = Counter(graph.kinds[call.kind].name for call in graph.calls)
+    assert not of["aten.constant_pad_nd"]
+    assert of["pt.focal_loss_forward"] == of["pt.focal_loss_backward"] == 5  # of each level
+    losses = [kind for kind in graph.kinds if kind.name == "pt.focal_loss_forward"]
+    assert {spec.shape[-1] for kind in losses for spec in kind.inputs[:1]} == {96}
+    biased = [name for name, _ in build(entry).module.named_parameters() if name.endswith("bias")]
+    assert len([name for name in biased if name.startswith(("score.predict", "box.predict"))]) == 2
+
+
+@pytest.mark.parametrize(("fused", "copies"), [(1, False), (0, True)])
+def test_a_fused_instance_norm_takes_channels_last(fused: int, copies: bool) -> None:
+    entry = BY_NAME["nnunet-3d"]
+    sizes = {"volume": 64, "channels": 4, "batch_size": 1}
+    graph = trace_entry(entry, {**entry.config, "fused_norm": fused}, sizes, "autocast", "flash", channels_last=True)
+    of = Counter(graph.kinds[call.kind].name for call in graph.calls)
+    assert of["aten.native_batch_norm"] == of["aten.native_batch_norm_backward"] == 22
+    assert (of["aten.clone"] > 22) == copies
+
+
+def test_a_fused_instance_norm_computes_the_same() -> None:
+    x, weight, bias = torch.randn(2, 3, 4, 5, 6), torch.randn(3), torch.randn(3)
+    expected = torch.nn.functional.instance_norm(x, weight=weight, bias=bias)
+    assert torch.allclose(instance_norm(x, weight, bias, 1e-5), expected)
 
 
 def test_ssd_has_its_8732_anchors() -> None:

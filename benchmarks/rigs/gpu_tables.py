@@ -26,6 +26,13 @@ GPU_BUSY, GPU_NEARLY = 0.9, 0.8
 IDLE_W, IDLE_HOST = 300.0, 0.7
 """Below this power a GPU waits, if the host takes this share of the step."""
 LEAST_S = 2e-4
+RAN_OTHERWISE = {
+    "mixtral-8x7b": "experts ran one after another, by slices of their weights, not as the grouped products that are "
+    "predicted",
+    "gemma3-1b": "attention with a window ran written out, not as the kernel that is predicted",
+    "efficientdet-d0": "the entry of that time: padding of TensorFlow, loss written out",
+}
+"""Model -> why its step was not the one that is predicted: grade C."""
 _OPERATORS = {
     "batch_norm": "cudnn_batch_norm native_batch_norm",
     "batch_norm_backward": "cudnn_batch_norm_backward native_batch_norm_backward",
@@ -120,6 +127,8 @@ def step_lines(folder: Path, name: str) -> list[Line]:
     for line in _read(folder / "steps.csv"):
         grade = trust(line, usage[line["id"]], parts.get(key_of(line), {}).get(""))
         why = {"B": "; the host takes nearly as long", "C": "; perhaps limited by the host"}.get(grade, "")
+        if reason := RAN_OTHERWISE.get(line["model"]):
+            grade, why = "C", f"{why}; {reason}"
         lines.append(line | {"id": f"{name}-{line['id'].replace('timm:', '')}", "source": "this project, data/measured",
                              "trust": grade, "notes": line["notes"] + why})  # fmt: skip
     return lines

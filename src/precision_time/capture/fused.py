@@ -251,10 +251,12 @@ def unfused_attention(
         value = value.repeat_interleave(repeats, -3)
     scores = torch.matmul(query, key.transpose(-2, -1))
     scores = scores * (scale if scale is not None else 1.0 / math.sqrt(query.shape[-1]))
-    if is_causal:
-        attn_mask = query.new_empty((query.shape[-2], key.shape[-2]), dtype=torch.bool)
-    if attn_mask is not None:
-        scores = scores.masked_fill(attn_mask, -1e4) if attn_mask.dtype == torch.bool else scores + attn_mask
+    if is_causal:  # Megatron-LM, llm-foundry
+        scores = scores.masked_fill(query.new_empty((query.shape[-2], key.shape[-2]), dtype=torch.bool), -1e4)
+    elif attn_mask is not None:  # transformers, NVIDIA's BERT: numbers that are added to the scores, made once
+        scores = scores + (
+            torch.empty_like(attn_mask, dtype=scores.dtype) if attn_mask.dtype == torch.bool else attn_mask
+        )
     weights = F.softmax(scores, dim=-1)
     if dropout_p:
         weights = F.dropout(weights, dropout_p)
@@ -262,7 +264,9 @@ def unfused_attention(
 
 
 def instance_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """One kernel each way that reads either memory format, timed as batch norm of the same tensor."""
+    """Channels last, one kernel each way, timed as batch norm of the same tensor; in rows, torch's."""
+    if x.is_contiguous():
+        return F.instance_norm(x, None, None, weight, bias, True, 0.1, eps)
     return F.batch_norm(x, None, None, weight, bias, True, 0.1, eps)
 
 

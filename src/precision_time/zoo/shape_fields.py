@@ -173,6 +173,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
     "survival": ShapeField(number(1e-3, 1), "probability that a block is kept"),
     "drop_path": ShapeField(DROPOUT, "stochastic depth"),
     "inplace": ShapeField(FLAG, "activations in place"),
+    "fused_norm": ShapeField(FLAG, "instance norms are one kernel, which takes channels last"),
     "patch": ShapeField(whole(1, 10**4, "pixels"), "side of a patch"),
     "kernel": ShapeField(KERNEL, "side of a kernel"),
     "out_kernel": ShapeField(KERNEL, "side of the last kernel"),
@@ -242,7 +243,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
 
 PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
     ("models.diffusion_unet:build", "head"): ShapeField(WIDTH, "width of an attention head"),
-    ("models.unet:build", "norm"): ShapeField(choice(("instance", "fused-instance", "batch")), "normalisation"),
+    ("models.unet:build", "norm"): ShapeField(choice(("instance", "batch")), "normalisation"),
     **{
         (f"models.{model}", "act"): ShapeField(choice(_ACTIVATIONS), "activation")
         for model in ("encoder:build", "electra:build", "bart_t5:build_bart")

@@ -36,7 +36,6 @@ class FusedInstanceNorm(nn.Module):
 
 NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "instance": {2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d},
-    "fused-instance": {2: FusedInstanceNorm, 3: FusedInstanceNorm},
     "batch": {2: nn.BatchNorm2d, 3: nn.BatchNorm3d},
 }
 
@@ -53,6 +52,8 @@ class UNet(nn.Module):
         filters, out_kernel = tuple(int(width) for width in config["filters"]), int(config.get("out_kernel", 1))
         self.dims, self.kernel = dims, int(config.get("kernel", 3))
         self.norm = option(config, "norm", NORMS, "instance")[dims]
+        if issubclass(self.norm, NORMS["instance"][dims]) and config.get("fused_norm", 0):
+            self.norm = FusedInstanceNorm
         self.slope, self.inplace = float(config.get("slope", 0.01)), bool(config.get("inplace", 0))
         inputs = (channels, *filters[:-1])
         self.down = nn.ModuleList(

@@ -17,7 +17,7 @@ IMAGE = Symbol("image_size", (128, 160, 224), 288, degree=2, multiple_of=32, apa
 
 TORCHVISION = "torchvision model documentation"
 PADDED_COCO = {"image_size": (832, 1344)}
-NNUNET = {"kernel": 3, "classes": 4}
+NNUNET = {"kernel": 3, "norm": "instance", "classes": 4, "inplace": 0}
 SMOOTH = {"classes": 1000, "label_smoothing": 0.1}
 
 _CNNS = (
@@ -141,11 +141,11 @@ _SEGMENTERS = (
     ZooEntry(
         "nnunet-2d", "models.unet:build", "unet", {"image_size": (192, 160), "channels": 4}, "adam",
         "brats", 64,
-        config={"dims": 2, "filters": (32, 64, 128, 256, 512, 512), "norm": "instance", **NNUNET},
+        config={"dims": 2, "filters": (32, 64, 128, 256, 512, 512), **NNUNET},
     ),
     ZooEntry(
         "nnunet-3d", "models.unet:build", "unet", {"volume": 128, "channels": 4}, "adam", "brats", 2,
-        config={"dims": 3, "filters": (32, 64, 128, 256, 320, 320), "norm": "fused-instance", **NNUNET},
+        config={"dims": 3, "filters": (32, 64, 128, 256, 320, 320), "fused_norm": 1, **NNUNET},
     ),
     ZooEntry(
         "unet2d-medical", "models.unet_classic:build_medical", "unet", {"image_size": 572, "channels": 1},

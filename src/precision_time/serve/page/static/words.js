@@ -167,6 +167,7 @@ export default {
     {"section": "model_config", "name": "filters", "kind": "whole", "range": "a list of up to 12 numbers of channels from 1 to 100,000", "meaning": "channels of each level", "models": ["nnunet-2d", "nnunet-3d", "unet3d-medical", "unet3d", "unet-industrial", "unet-2d", "attention-unet", "resunet", "unet-resnet34", "unet-resnet50"]},
     {"section": "model_config", "name": "filters", "kind": "whole", "range": "a whole number of channels from 1 to 100,000", "meaning": "channels of the first level", "models": ["vnet"]},
     {"section": "model_config", "name": "flows", "kind": "whole", "range": "a whole number of flows from 1 to 256", "meaning": "flows of WaveGlow"},
+    {"section": "model_config", "name": "fused_norm", "kind": "switch", "range": "true or false", "meaning": "instance norms are one kernel, which takes channels last", "choices": ["0", "1"]},
     {"section": "model_config", "name": "fused_qkv", "kind": "switch", "range": "true or false", "meaning": "one projection for query, key and value", "choices": ["0", "1"]},
     {"section": "model_config", "name": "generator_ffn", "kind": "whole", "range": "a whole number of features from 1 to 10,000,000", "meaning": "feed-forward width of ELECTRA's generator"},
     {"section": "model_config", "name": "generator_heads", "kind": "whole", "range": "a whole number of heads from 1 to 100,000", "meaning": "heads of ELECTRA's generator"},
