@@ -22,7 +22,7 @@ JOB_FLAGS = [
     "--model", "--model-config", "--lora", "--quantized", "--loss",
     "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
-    "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
+    "--clip-norm", "--ema", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
     "--recompute-method", "--offload", "--offload-ratio", "--reference",
     "--execution", "--framework", "--torch",
     "--no-sync", "--communication-dtype", "--anchors", "--data", "--epochs", "--steps", "--samples", "--dataset",

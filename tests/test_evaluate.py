@@ -788,7 +788,7 @@ def _words(cells: dict[str, str], row: Row) -> Job:
     assert row.job is not None
     columns = {"parallelism": "layout"}
     same = ("model", "gpu", "precision", "model_config", "input", "system", "parallelism", "optimizer", "memory_format",
-            "attention", "recompute", "execution", "torch", "optimizer_impl")  # fmt: skip
+            "attention", "recompute", "execution", "torch", "optimizer_impl", "ema")  # fmt: skip
     words: dict[str, Any] = {columns.get(name, name): cells[name] for name in same if cells.get(name)}
     words |= {name: int(cells[name]) for name in ("batch_size", "grad_accum", "gpus", "nodes") if cells.get(name)}
     if cells["framework"] in FRAMEWORKS or cells["framework"] in FRAMEWORK_ALIASES:

@@ -158,6 +158,8 @@ def test_ranks_wait_for_the_longest_batch() -> None:
         said = any("wait for the longest" in a for a in eight.assumptions)
         assert said == (name == "varied")
         assert not any("wait for the longest" in a for a in one.assumptions)
+        padded = any(f"one of 32 is padded to its longest, about {usual:,}" in a for a in one.assumptions)
+        assert padded == (name == "varied")
     assert ratio["varied"] - ratio["equal"] == pytest.approx(resolve(job).length_spread * 7 / 9, abs=0.02)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from precision_time.measurements.row import Row, row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED
+from precision_time.prediction import predict
 
 
 def _row(layout: str, precision: str, notes: str) -> Row:
@@ -44,3 +45,57 @@ def test_notes_on_fp8_change_no_other_precision() -> None:
     row = _row("dp=16,zero=1", "bf16", "compared with float8 rowwise")
     assert row.job is not None
     assert row.job.precision == _row("dp=16,zero=1", "bf16", "").job.precision  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "torch", "kernels"),
+    [
+        ("tft", "", "", "fused"),  # apex FusedAdam
+        ("bart-large", "adam", "", "fused"),
+        ("efficientdet-d0", "sgd", "", "fused"),
+        ("quartznet-15x5", "novograd", "", "fused"),
+        ("jasper-10x5dr", "novograd", "", "torch1"),  # NVIDIA's own, in Python
+        ("waveglow", "adam", "", "torch1"),  # torch.optim
+        ("tft", "adam", "2.4", None),
+    ],
+)
+def test_kernels_of_an_optimizer_are_those_of_the_published_script(
+    model: str, optimizer: str, torch: str, kernels: str | None
+) -> None:
+    cells = {
+        **dict.fromkeys((*REQUIRED, *OPTIONAL), ""), "id": "r", "trust": "A", "model": model, "gpu": "a100-80gb-sxm",
+        "gpus": "1", "precision": "amp-fp16", "framework": "pytorch", "step_time_s": "1.0",
+        "optimizer": optimizer or "adam", "torch": torch,
+    }  # fmt: skip
+    job = row_of(2, cells).job
+    assert job is not None
+    assert job.optimizer_impl == kernels
+
+
+def test_an_average_of_weights_is_the_models_unless_a_column_says_otherwise() -> None:
+    cells = {
+        **dict.fromkeys((*REQUIRED, *OPTIONAL), ""), "id": "r", "trust": "A", "model": "gpunet-0",
+        "gpu": "a100-80gb-sxm", "precision": "amp-fp16", "step_time_s": "1.0",
+    }  # fmt: skip
+    usual, without = row_of(2, cells), row_of(2, cells | {"ema": "none"})
+    assert "ema single" in usual.assumed
+    assert not any(said.startswith("ema") for said in without.assumed)
+    assert usual.job is not None
+    assert without.job == usual.job.replace(ema="none")
+
+
+def test_steps_without_a_scaler_neither_unscale_nor_wait() -> None:
+    """As timm's benchmark runs them, which `timm_train.csv` is of."""
+    cells = {
+        **dict.fromkeys((*REQUIRED, *OPTIONAL), ""), "id": "r", "trust": "A", "model": "resnet50", "gpu": "rtx-3090",
+        "precision": "amp-fp16", "framework": "pytorch", "step_time_s": "1.0", "optimizer": "sgd",
+    }  # fmt: skip
+    scaled = row_of(2, cells)
+    plain = row_of(2, cells | {"notes": "pt110 cu113; no GradScaler; zero_grad before the timer"})
+    assert "loss_scale none" in plain.assumed
+    assert plain.job is not None
+    assert scaled.job is not None
+    assert plain.job == scaled.job.replace(loss_scale="none", torch="1.10", optimizer_impl="torch1")
+    one, other = (predict(job.replace(anchors="none")) for job in (scaled.job, plain.job))
+    assert one.breakdown["loss_scaling"] > other.breakdown["loss_scaling"] == 0.0
+    assert one.breakdown["host_gaps"] > other.breakdown["host_gaps"] == 0.0

@@ -262,6 +262,14 @@ def test_names_that_a_file_defines(tmp_path: Path, text: str, found: bool | None
         ),
         ("import torch\nfully_shard(m)\ntorch.autocast('cuda', torch.bfloat16)", "precision", "amp-bf16"),
         ("import torch.nn as nn\nnn.utils.clip_grad_norm_(p, 0.5)", "clip_norm", 0.5),
+        ("from timm.utils import ModelEmaV2\nmodel_ema = ModelEmaV2(model)", "ema", "single"),
+        (
+            "from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\n"
+            "AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn(0.999))",
+            "ema",
+            "foreach",
+        ),
+        ("from torch.optim.swa_utils import AveragedModel\nAveragedModel(m)", "ema", None),
         ("x.to(memory_format=m)", "memory_format", None),
         ("import torch\nx.to(memory_format=torch.channels_last)", "memory_format", "nhwc"),
         ("model.gradient_checkpointing_enable()", "recompute", "full"),

@@ -22,7 +22,7 @@ CELLS = {
     "id": "x", "source": "repo@1:a", "trust": "A", "framework": "pytorch", "execution": "", "model": "resnet50",
     "model_config": "", "input": "", "batch_size": "64", "grad_accum": "", "gpus": "1", "nodes": "",
     "gpu": "v100-16gb-sxm", "system": "", "precision": "fp32", "parallelism": "", "optimizer": "",
-    "memory_format": "", "attention": "", "recompute": "", "torch": "", "optimizer_impl": "",
+    "memory_format": "", "attention": "", "recompute": "", "torch": "", "optimizer_impl": "", "ema": "",
     "no_sync": "", "communication_dtype": "",
     "step_time_s": "0.2", "notes": "",
 }  # fmt: skip

@@ -312,6 +312,14 @@ def test_frozen_norms_are_fused_where_published_runs_do(model: str) -> None:
     assert fused == [False, True]
 
 
+def test_frozen_norms_keep_the_dtype_of_images() -> None:
+    """As NVIDIA's Mask R-CNN, whose constant terms are cast: images in half precision stay so."""
+    graph = capture_model(Job("maskrcnn-r50-fpn", batch_size=2, precision="amp-fp16")).graph
+    norms = [k for k in graph.kinds if k.name == "aten.mul" and k.inputs[-1].shape[1:] == (1, 1)]
+    assert norms
+    assert {kind.outputs[0].dtype for kind in norms} == {"float16"}
+
+
 def test_the_tag_of_a_timm_model_decides_its_classes() -> None:
     pytest.importorskip("timm")
     from precision_time.zoo.models.torchvision_models import build_timm

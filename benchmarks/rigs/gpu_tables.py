@@ -30,7 +30,9 @@ RAN_OTHERWISE = {
     "mixtral-8x7b": "experts ran one after another, by slices of their weights, not as the grouped products that are "
     "predicted",
     "gemma3-1b": "attention with a window ran written out, not as the kernel that is predicted",
-    "efficientdet-d0": "the entry of that time: padding of TensorFlow, loss written out",
+    "efficientdet-d0": "the entry of that time: padding of TensorFlow, loss written out, no average of weights",
+    "maskrcnn-r50-fpn": "frozen norms gave single precision, not that of the images",
+    "stable-diffusion-v2": "gradients were not clipped",
 }
 """Model -> why its step was not the one that is predicted: grade C."""
 _OPERATORS = {

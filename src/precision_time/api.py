@@ -58,8 +58,10 @@ class JobFields(TypedDict, total=False):
     """optimizer kernels (default: foreach; fused with master weights)"""
     clip_norm: float | None
     """gradient norm clipped to this (default: the model's); 0: no clipping"""
+    ema: str | None
+    """moving average of the weights, updated each step (default: the model's): foreach, as torch's AveragedModel"""
     loss_scale: str
-    """loss scaling where the precision has it; static: the host never waits for overflows"""
+    """loss scaling where the precision has it; static: the host never waits for overflows; none: no scaler"""
     memory_format: str
     """image layout"""
     attention: str

@@ -95,6 +95,7 @@ def describe_job(
         *(() if job.offload is None else (job.offload, job.offload_ratio)),
         *(() if job.lora is None else (job.lora, job.quantized)),
         *(("reference",) if job.reference else ()),
+        *(() if step.ema is None else (f"ema {step.ema}",)),
         *(() if job.loss is None else (f"loss {job.loss}",)),
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )

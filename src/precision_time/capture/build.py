@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from precision_time.capture.captured_model import resolve
+from precision_time.capture.captured_model import resolve, settle_ema
 from precision_time.capture.trace import builder, require_torch
 from precision_time.job.code import is_code
 from precision_time.job.job import Job
@@ -22,6 +22,7 @@ class Built:
     optimizer: str
     optimizer_impl: str | None
     clip_norm: float | None
+    ema: str | None
 
 
 def build_workload(job: Job) -> Built:
@@ -32,8 +33,16 @@ def build_workload(job: Job) -> Built:
         from precision_time.capture.user_model import user_model_workload
 
         workload, optimizer, implementation = user_model_workload(job)
-        return Built(workload, job.optimizer or optimizer, job.optimizer_impl or implementation, job.clip_norm)
+        return Built(
+            workload, job.optimizer or optimizer, job.optimizer_impl or implementation, job.clip_norm, settle_ema(job)
+        )
     model = resolve(job)
     workload = builder(model.entry)(model.config, model.sizes)
     clip = job.clip_norm if job.clip_norm is not None else model.entry.clip_norm
-    return Built(workload, job.optimizer or model.entry.optimizer, job.optimizer_impl, clip or None)
+    return Built(
+        workload,
+        job.optimizer or model.entry.optimizer,
+        job.optimizer_impl,
+        clip or None,
+        settle_ema(job, model.entry.ema),
+    )

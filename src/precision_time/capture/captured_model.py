@@ -61,6 +61,8 @@ class CapturedModel:
     implementation: str | None = None
     """Of the optimizer, as `optimizer.tail` takes it."""
     clip_norm: float | None = None
+    ema: str | None = None
+    """As `TrainingStep.ema`."""
 
     @property
     def parameter_count(self) -> int:
@@ -111,6 +113,7 @@ def capture_model(
             length_spread=settle_lengths(job.input)[1],
             implementation=job.optimizer_impl or own.optimizer_impl or usual,
             clip_norm=job.clip_norm or None,
+            ema=settle_ema(job),
         )
     if job.model.startswith(POSTED):
         found, graph = posted_step(job, precision, device_type)
@@ -126,6 +129,7 @@ def capture_model(
             length_spread=found.length_spread,
             implementation=job.optimizer_impl or found.implementation or usual,
             clip_norm=job.clip_norm or None,
+            ema=settle_ema(job),
         )
     model = resolve(job)
     clip_norm = job.clip_norm if job.clip_norm is not None else model.entry.clip_norm
@@ -141,7 +145,14 @@ def capture_model(
         length_spread=model.length_spread,
         implementation=job.optimizer_impl or usual,
         clip_norm=clip_norm or None,
+        ema=settle_ema(job, model.entry.ema),
     )
+
+
+def settle_ema(job: Job, usual: str | None = None) -> str | None:
+    """How the job updates a moving average of its weights; `usual`: how its model does."""
+    how = job.ema or usual
+    return None if how == "none" or job.optimizer == "none" else how
 
 
 def evaluation_graph(job: Job) -> OpGraph:

@@ -1,5 +1,5 @@
-"""Operators for kernels of mixtures of experts (grouped products, permutation of tokens), the scan of Mamba layers and
-focal loss.
+"""Operators for kernels of mixtures of experts (grouped products, permutation of tokens), the scan of Mamba layers,
+focal loss and the dot products of DLRM.
 
 They are defined as in `fused`. Products with one weight per expert are one operator: one launch of torch's
 `_grouped_mm`, and one for each expert in Transformer Engine (`timing.operators`). Routing is assumed balanced, so every
@@ -31,6 +31,9 @@ _library.define(
 # As apex.contrib.focal_loss: the gradient before its factor is written together with the loss.
 _library.define("focal_loss_forward(Tensor logits, Tensor classes) -> (Tensor, Tensor)")
 _library.define("focal_loss_backward(Tensor grad, Tensor partial) -> Tensor")
+# As dotBasedInteract of NVIDIA's DLRM (DeepLearningExamples): all products of a sample in shared memory.
+_library.define("dot_interaction_forward(Tensor vectors, int width) -> Tensor")
+_library.define("dot_interaction_backward(Tensor grad, Tensor vectors) -> Tensor")
 
 
 def _grouped_mm(x: Any, weight: Any, bias: Any) -> Any:
@@ -69,6 +72,14 @@ def _focal_loss_backward(grad: Any, partial: Any) -> Any:
     return torch.empty_like(partial)
 
 
+def _dot_interaction_forward(vectors: Any, width: int) -> Any:
+    return vectors.new_empty((vectors.shape[0], width))
+
+
+def _dot_interaction_backward(grad: Any, vectors: Any) -> Any:
+    return torch.empty_like(vectors)
+
+
 for _shape in (
     _grouped_mm,
     _grouped_mm_weight,
@@ -79,6 +90,8 @@ for _shape in (
     _state_scan_backward,
     _focal_loss_forward,
     _focal_loss_backward,
+    _dot_interaction_forward,
+    _dot_interaction_backward,
 ):
     _library.impl(_shape.__name__.removeprefix("_"), _shape, "Meta")
 
@@ -148,6 +161,17 @@ class _FocalLoss(torch.autograd.Function):
         return torch.ops.precision_time.focal_loss_backward(grad, *ctx.saved_tensors), None
 
 
+class _DotInteraction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, vectors: Any, width: int) -> Any:
+        ctx.save_for_backward(vectors)
+        return torch.ops.precision_time.dot_interaction_forward(vectors, width)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return torch.ops.precision_time.dot_interaction_backward(grad, *ctx.saved_tensors), None
+
+
 def grouped_linear(x: Any, weight: Any, bias: Any, _ends: Any) -> Any:
     return _GroupedLinear.apply(x, weight, bias)
 
@@ -175,11 +199,16 @@ def focal_loss(logits: Any, classes: Any) -> Any:
     return _FocalLoss.apply(logits, classes)
 
 
+def dot_interaction(vectors: Any, pairs: Any, padding: int) -> Any:
+    return _DotInteraction.apply(vectors, vectors.shape[-1] + pairs.shape[0] + padding)
+
+
 REPLACEMENTS: dict[str, tuple[Any, bool]] = {
     "grouped_linear": (grouped_linear, True),
     "permute": (permute, False),
     "unpermute": (unpermute, False),
     "state_scan": (state_scan, False),
     "focal_loss": (focal_loss, False),
+    "dot_interaction": (dot_interaction, False),
 }
 """As `fused.REPLACEMENTS`, of the operators in `zoo.models.operators`."""

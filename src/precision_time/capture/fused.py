@@ -233,6 +233,10 @@ def alibi_attention(query: Any, key: Any, value: Any, slopes: Any, dropout_p: fl
     return _Attention.apply(query, key, value, None, float(dropout_p), True)
 
 
+def scaled_query_attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, dropout_p: float) -> Any:
+    return attention(query, key, value, mask, dropout_p, causal)
+
+
 def unfused_attention(
     query: Any,
     key: Any,

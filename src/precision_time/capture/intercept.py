@@ -139,13 +139,17 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
     return kernel
 
 
+_ATTENTIONS = (
+    fused.window_attention, fused.capped_attention, fused.alibi_attention, fused.scaled_query_attention
+)  # fmt: skip
+
+
 def _model_operator_kernel(op: Any, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
     """The kernel of an operator in `zoo.models.operators`, which the trace shows instead of its composition."""
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         region = _region.get()
-        attends = replacement in (fused.window_attention, fused.capped_attention, fused.alibi_attention)
-        written_out = attends and region is not None and region.attention == "math"
+        written_out = replacement in _ATTENTIONS and region is not None and region.attention == "math"
         if region is None or written_out:
             return op.redispatch(keys.remove(_DISPATCH_KEY), *args, **kwargs)
         if region.active and low_precision:
@@ -225,6 +229,7 @@ def _install() -> tuple[object, ...]:
         ("window_attention", (fused.window_attention, True)),
         ("capped_attention", (fused.capped_attention, True)),
         ("alibi_attention", (fused.alibi_attention, True)),
+        ("scaled_query_attention", (fused.scaled_query_attention, True)),
         ("instance_norm", (fused.instance_norm, False)),
     ):
         op = getattr(torch.ops.precision_time, name).default

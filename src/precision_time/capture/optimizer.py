@@ -34,6 +34,8 @@ class Rule:
     """An optimizer: its passes unfused, its passes as one fused kernel, and state tensors per parameter.
 
     `asks`: for every tensor, the host waits for a number from the device before it continues.
+    `plain`: in a loop over the tensors, a pass costs the host what any operator does. SGD's does: of its 180 tensors
+    SSD's published steps in AMP leave room for 3 to 6 ms (batches of 64 and 128 compared).
     `packed`: state tensors of 8 bits, with a scale of 4 bytes for every `PACKED_BLOCK` elements.
     `matrix`: how matrices are updated, where that differs; the rest holds for all other weights.
     """
@@ -42,6 +44,7 @@ class Rule:
     fused: tuple[Pass, ...]
     states: int
     asks: bool = False
+    plain: bool = False
     packed: int = 0
     matrix: MatrixRule | None = None
 
@@ -61,7 +64,7 @@ _NORM = Pass("norm", 1, 0)
 _ADAM = (Pass("lerp_", 2, 1), _MUL, Pass("addcmul_", 2, 1), _SQRT, _DIV, _ADD, Pass("addcdiv_", 3, 1))
 
 OPTIMIZERS: dict[str, Rule] = {
-    "sgd": Rule((Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("sgd", 3, 2),), 1),
+    "sgd": Rule((Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("sgd", 3, 2),), 1, plain=True),
     "adam": Rule(_ADAM, (Pass("adam", 4, 3),), 2),
     "adamw": Rule((_MUL, *_ADAM), (Pass("adamw", 4, 3),), 2),
     "adagrad": Rule(
@@ -109,6 +112,13 @@ OPTIMIZERS: dict[str, Rule] = {
     "none": Rule((), (), 0),
     **{name: Rule((_MUL, *_ADAM), (Pass("adamw", 4, 3),), 2, matrix=of) for name, of in MATRIX_RULES.items()},
 }
+
+AVERAGES: dict[str, tuple[Pass, ...]] = {
+    "foreach": (Pass("lerp_", 2, 1),),
+    "single": (_MUL, _MUL, Pass("add", 2, 1), Pass("copy_", 1, 1)),
+}
+"""Moving averages of weights by their update: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn (2.13), and
+timm's ModelEmaV2, which NVIDIA's GPUNet has and which loops over the tensors."""
 
 BY_TENSOR = ("single", "torch1", "scripted")
 """Implementations that loop over the tensors."""
@@ -160,20 +170,49 @@ class Sweep:
 
 
 def sweep_kind(
-    name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[str], implementation: str, asked: bool = False
+    name: str,
+    sweep: Sweep,
+    reads: Sequence[str],
+    writes: Sequence[str],
+    implementation: str,
+    asked: bool = False,
+    plain: bool = False,
 ) -> OpSignature:
     """One pass as an operator. `reads` and `writes` are dtypes of parameter-sized tensors; `asked` is whether the host
-    waits for the result of every tensor."""
+    waits for the result of every tensor; `plain`: whether a call for one tensor costs what any operator does."""
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
     host_calls = sweep.tensors if implementation in BY_TENSOR else 1
-    waits = (("host_waits", sweep.tensors),) if asked else ()
+    more = [("host_waits", sweep.tensors)] if asked else []
+    more += [("plain", 1)] if plain else []
     shape = (sweep.total,)
     return OpSignature(
         "pt.sweep",
         tuple([TensorSpec(shape, dtype) for dtype in reads]),
         tuple([TensorSpec(shape, dtype) for dtype in writes]),
-        (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", sweep.tensors), *waits),
+        (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", sweep.tensors), *more),
     )
+
+
+def average(sweep: Sweep, statistics: int, dtype: str, how: str) -> tuple[tuple[Phase, OpSignature], ...]:
+    """The update of a moving average of weights of this dtype, kept in the same; `how`: one of `AVERAGES`.
+
+    `statistics`: running statistics of norms, small tensors beside the weights, which loops average too and
+    `AveragedModel` copies one by one.
+    """
+    small = Sweep((1,), (statistics,))
+    if how == "foreach":
+        kinds = [_pass_of(step, sweep, dtype, how) for step in AVERAGES[how]]
+        kinds += [_pass_of(Pass("copy_", 1, 1), small, dtype, "single")] if statistics else []
+    else:
+        times = sweep.times or (1,) * len(sweep.numels)
+        kinds = [
+            _pass_of(step, Sweep((*sweep.numels, 1), (*times, statistics)), dtype, "single") for step in AVERAGES[how]
+        ]
+    return tuple((Phase.OPTIMIZER, kind) for kind in kinds)
+
+
+def _pass_of(step: Pass, sweep: Sweep, dtype: str, how: str) -> OpSignature:
+    return sweep_kind(step.name, sweep, [dtype] * step.reads, [dtype] * step.writes, how, plain=how == "single")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,9 +241,9 @@ def tail(
     `implementation`: single | torch1 | scripted | foreach | fused; None means fused for master-weight precisions
     (apex, Megatron and DeepSpeed have no other) and foreach otherwise (torch's default on GPUs since 2.0).
 
-    `loss_scale`: dynamic | static, which unscales as well but never asks whether a gradient overflowed. So does apex
-    with a number (apex/amp/scaler.py: `update_scale` reads the overflow buffer if `self.dynamic`); torch's GradScaler
-    asks whatever its growth interval.
+    `loss_scale`: none | dynamic | static, which unscales as well but never asks whether a gradient overflowed. So does
+    apex with a number (apex/amp/scaler.py: `update_scale` reads the overflow buffer if `self.dynamic`); torch's
+    GradScaler asks whatever its growth interval.
     """
     rule(optimizer)
     trainable = [p for p in parameters if p.trainable and p.ready >= 0]
@@ -242,7 +281,7 @@ def sweep_tail(
     if precision.master_weights and kernels != "fused":
         operators.append((Phase.UNSCALE, sweep_kind("master_gradients", sweep, [gradient], ["float32"], kernels)))
         working = "float32"
-    elif precision.loss_scaling:
+    elif precision.loss_scaling and loss_scale != "none":
         # _amp_foreach_non_finite_check_and_unscale_: one read and one write of every gradient.
         operators.append((Phase.UNSCALE, sweep_kind("unscale", sweep, [working], [working], multi)))
     if clip_norm is not None:
@@ -270,7 +309,7 @@ def sweep_tail(
         if kernels == "fused" and precision.master_weights and step is chosen.fused[-1]:
             writes.append(weight)  # the fused kernel also writes the half weights
         asked = asks and step is _NORM
-        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, others, reads, writes, kernels, asked)))
+        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, others, reads, writes, kernels, asked, chosen.plain)))
     if precision.master_weights and kernels != "fused":
         operators.append((Phase.OPTIMIZER, sweep_kind("master_to_weights", sweep, ["float32"], [weight], kernels)))
     width = BYTES_PER_ELEMENT[state]

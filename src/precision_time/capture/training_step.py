@@ -15,7 +15,7 @@ from typing import Any
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture import symbolic
 from precision_time.capture.adapters import with_adapters
-from precision_time.capture.captured_model import attention_of, capture_model, resolve, usual_implementation
+from precision_time.capture.captured_model import attention_of, capture_model, resolve, settle_ema, usual_implementation
 from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
@@ -59,6 +59,8 @@ class TrainingStep:
     batch_size: int
     dataset: str | None
     family: str
+    ema: str | None = None
+    """How a moving average of the weights is updated, as `optimizer.AVERAGES` names it; None: there is none."""
     config: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     length_spread: float = 0.0
@@ -101,6 +103,7 @@ _words = attrgetter(
     "optimizer",
     "optimizer_impl",
     "clip_norm",
+    "ema",
     "loss_scale",
     "lora",
     "quantized",
@@ -174,6 +177,7 @@ def _step(asked: _Asked) -> TrainingStep:
         optimizer=job.optimizer or entry.optimizer,
         implementation=job.optimizer_impl or usual_implementation(device_type),
         clip_norm=clip or None,
+        ema=settle_ema(job, entry.ema),
         batch_size=sizes["batch_size"],
         length_spread=model.length_spread,
         dataset=entry.dataset or None,
@@ -232,6 +236,7 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
         optimizer=step.optimizer,
         implementation=step.implementation,
         clip_norm=step.clip_norm,
+        ema=step.ema,
         batch_size=step.batch_size,
         dataset=step.dataset,
         family=step.family,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from precision_time.capture.lengths import MIDDLE
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
@@ -60,17 +61,27 @@ def _defaults(job: Job, step: TrainingStep) -> str:
     defaults = [f"batch {step.batch_size}"] if job.batch_size is None else []
     defaults += [f"{k} {v}" for k, v in step.sizes.items() if k not in job.input and k != "batch_size"]
     defaults += [f"optimizer {step.optimizer}"] if job.optimizer is None else []
+    defaults += [f"ema {step.ema}"] if job.ema is None and step.ema else []
     if job.run.dataset is None and job.run.dataset_size is None and step.dataset:
         defaults.append(f"dataset {step.dataset}")
     return f"the model's defaults: {', '.join(defaults)}" if defaults else ""
 
 
 def _lengths(job: Job, step: TrainingStep) -> str:
-    if not step.length_spread or job.gpus == 1:
+    if not step.length_spread:
         return ""
-    note = f"batches differ in length by up to {step.length_spread:.0%}, and GPUs wait for the longest"
     name = next((n for n in step.sizes if n in ("audio_frames", "seq_len")), "")
-    return f"{note}; for equal ones give {name}={step.sizes[name]}..{step.sizes[name]}" if name else note
+    given = job.input.get(name)
+    notes = []
+    if type(given) is int and given != step.sizes[name]:
+        notes.append(f"{name} {given} is the mean of batches of {MIDDLE} clips: one of {step.batch_size} is padded to ")
+        notes[-1] += f"its longest, about {step.sizes[name]:,}"
+    if job.gpus > 1:
+        notes.append(f"batches differ in length by up to {step.length_spread:.0%}, and GPUs wait for the longest")
+    length = given if type(given) is int else step.sizes.get(name)
+    if notes and name:
+        notes.append(f"for equal ones give {name}={length}..{length}")
+    return "; ".join(notes)
 
 
 def _layout(job: Job) -> tuple[str, ...]:

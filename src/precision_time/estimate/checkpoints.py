@@ -41,7 +41,10 @@ class Checkpoint:
 
 
 def checkpoint_bytes(step: TrainingStep, zero: int) -> int:
-    """Of the values that are trained: weights, masters and optimizer states. `zero`: the stage of ZeRO."""
+    """Of the values that are trained: weights, their moving average, masters and optimizer states.
+
+    `zero`: the stage of ZeRO.
+    """
     precision = step.precision
     masters = precision.master_weights
     # FSDP keeps the fp32 shard instead of half weights.
@@ -50,6 +53,7 @@ def checkpoint_bytes(step: TrainingStep, zero: int) -> int:
     trained = step.parameters * step.layers.trainable_share
     order = step.layers.order
     kept = kept_states(step, [(i, order.count(i)) for i in dict.fromkeys(order)], 1, 1)
+    weight += BYTES_PER_ELEMENT[precision.parameter_dtype] if step.ema else 0
     return ceil(trained * (weight + (4 if masters else 0)) + (trained * states if kept is None else kept))
 
 

@@ -195,7 +195,7 @@ class _Costs:
             weights += 0.0 if packed or frozen else reference  # with adapters it is the same model without them
         rows: dict[str, float] = {
             WEIGHTS: weights,
-            STATES: left * self._states(stage, trained) if left else 0.0,
+            STATES: (left * self._states(stage, trained) if left else 0.0) + self._average(stage),
             MASTERS: left * 4 * trained if masters else 0.0,
             BUFFERS: self._buckets(stage),
         }
@@ -213,6 +213,12 @@ class _Costs:
         """Bytes of the optimizer's states. `trained`: elements of this rank's share."""
         kept = kept_states(self.step, _held(stage), *self._sharing)
         return rule(self.step.optimizer).state_bytes(self.state) * trained if kept is None else kept
+
+    def _average(self, stage: Stage) -> float:
+        """Bytes of the moving average of the weights, which only ZeRO 3 shares out."""
+        if self.step.ema is None:
+            return 0.0
+        return self.weight * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 3)
 
     @property
     def _sharing(self) -> tuple[int, int]:

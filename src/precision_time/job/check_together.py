@@ -28,6 +28,8 @@ def check_together(job: Job, layout: Layout) -> None:
             f"offload_ratio {job.offload_ratio:g} goes with offload optimizer, not {job.offload or 'none'}; "
             "set offload to optimizer, or leave offload_ratio out"
         )
+    if job.ema not in (None, "none") and job.optimizer == "none":
+        raise JobError(f"ema {job.ema} averages weights after an update, and optimizer is none; leave ema out")
     if job.offload is not None:
         _check_offload(job, layout)
     if job.reference and layout.pp > 1:

@@ -13,7 +13,8 @@ OPTIMIZERS = (
     "rmsprop", "adagrad", "none",
 )  # fmt: skip
 OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
-LOSS_SCALES = ("dynamic", "static")
+LOSS_SCALES = ("dynamic", "static", "none")
+EMAS = ("foreach", "single", "none")
 MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "flash2", "triton", "math")
 OFFLOADS = ("optimizer", "optimizer-nvme", "parameters", "parameters-nvme")

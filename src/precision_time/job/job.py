@@ -143,10 +143,15 @@ class Job:
         optional(number(1e-9, 1e9, zero=True)),
         "gradient norm clipped to this (default: the model's); 0: no clipping",
     )
+    ema: str | None = option(
+        None,
+        optional(choice(choices.EMAS)),
+        "moving average of the weights, updated each step (default: the model's): foreach, as torch's AveragedModel",
+    )
     loss_scale: str = option(
         "dynamic",
         choice(choices.LOSS_SCALES),
-        "loss scaling where the precision has it; static: the host never waits for overflows",
+        "loss scaling where the precision has it; static: the host never waits for overflows; none: no scaler",
     )
     memory_format: str = option("nchw", choice(choices.MEMORY_FORMATS, choices.FORMAT_ALIASES), "image layout")
     attention: str = option("flash", choice(choices.ATTENTIONS), "attention kernel")

@@ -28,6 +28,7 @@ _SAME = {
     "epochs": "num_epochs num_train_epochs max_epochs n_epochs",
     "precision": "dtype torch_dtype mixed_precision bits",
     "optimizer": "optim",
+    "ema": "model_ema use_ema ema_decay",
     "clip_norm": "max_grad_norm gradient_clip_val clip_grad clip_grad_norm",
     "evaluation_every_steps": "eval_steps eval_interval",
     "checkpoint_every_steps": "save_steps save_interval",

@@ -121,6 +121,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         options.recompute_method,
         adds,
         sums=over if copied else 1,
+        weights_over=shards if layout.zero >= 3 else (1, 1),
         loss_scale=options.loss_scale,
         averages=replicated and not copied and not ddp,
         buckets=ddp,

@@ -11,7 +11,7 @@ from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, Parameter, Phase, Skeleton
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.matrix_optimizers import Matrix
-from precision_time.capture.optimizer import Sweep, Tail, rule, sweep_kind, sweep_tail, tail
+from precision_time.capture.optimizer import Sweep, Tail, average, rule, sweep_kind, sweep_tail, tail
 from precision_time.capture.training_step import TrainingStep
 from precision_time.errors import JobError
 from precision_time.job.precision import Precision
@@ -38,6 +38,8 @@ class Cut:
     accumulates: bool
     sums: float
     """Ranks that share the accumulated gradients: 1 below ZeRO 2, where every rank keeps all of them."""
+    weights_over: tuple[int, int]
+    """Ranks that share the weights between steps, of experts last: 1 below ZeRO 3."""
     loss_scale: str
     averages: bool
     """Gradients are divided by the number of replicas once, in one buffer of dtype `wire` (None: their own)."""
@@ -56,12 +58,13 @@ class Updates:
     optimizer: str
     implementation: str | None
     clip_norm: float | None
+    ema: str | None
 
 
 def updates_of(step: TrainingStep) -> Updates:
     """Of a step."""
     skeleton, units = step.layers.graph.skeleton, step.layers.units
-    return Updates(skeleton, units, step.precision, step.optimizer, step.implementation, step.clip_norm)
+    return Updates(skeleton, units, step.precision, step.optimizer, step.implementation, step.clip_norm, step.ema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,18 +88,28 @@ def sweeps(step: Updates, held: Held, copies: tuple[Parameter, ...], cut: Cut) -
         plain = step if rule(step.optimizer).matrix is None else replace(step, optimizer="adamw")
         whole = _tail(plain, held, copies, replace(cut, over=1, expert_over=1))
     split = after.host_waits_after + 1
-    average = _average(step, held, cut)
-    first = (*average, *after.operators[:split])
+    first = (*_mean(step, held, cut), *after.operators[:split])
+    last = (*after.operators[split:], *_average(step, held, copies, cut))
     into_buckets, out_of_buckets = _bucket_copies(step, held, copies, cut)
     return Sweeps(
-        (first, after.operators[split:]) if split else ((*average, *after.operators),),
+        (first, last) if split else ((*first, *last),),
         into_buckets,
         out_of_buckets,
         ((Phase.BACKWARD, whole.accumulate),) if cut.accumulates and whole.accumulate is not None else (),
     )
 
 
-def _average(step: Updates, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSignature], ...]:
+def _average(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> Operators:
+    """The update of the moving average of a rank's weights."""
+    first, sizes, _ = _numbers(step, held, copies, *cut.weights_over)
+    if first is None or step.ema is None:
+        return ()
+    names, kinds = step.skeleton.names, step.skeleton.calls.kind
+    norms = sum(repeat for i, repeat in held for call in step.units[i].forward if "batch_norm" in names[kinds[call]])
+    return average(_sweep_of(sizes), 3 * norms, first.dtype, step.ema)  # mean, variance and their number of updates
+
+
+def _mean(step: Updates, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSignature], ...]:
     """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
     if not cut.averages:
         return ()
@@ -134,15 +147,7 @@ def _bucket_copies(step: Updates, held: Held, copies: Sequence[Parameter], cut: 
 
 def _tail(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
     """The optimizer over this rank's shard of the parameters of `held` units and of `copies`."""
-    sizes: dict[int, int] = {}
-    others: dict[int, int] = {}
-    first = None
-    for known, repeat in (*((sizes_of(step.units[i]), n) for i, n in held), (_sizes_among(copies), 1)):
-        first = first or known.first
-        for counts, of in ((sizes, known.sizes), (others, known.others)):
-            for numel, expert, times in of:
-                own = ceil(numel / (cut.expert_over if expert else cut.over))
-                counts[own] = counts.get(own, 0) + times * repeat
+    first, sizes, others = _numbers(step, held, copies, cut.over, cut.expert_over)
     if first is None or step.optimizer == "none":
         return tail((), step.precision, step.optimizer)
     sweep = _sweep_of(sizes)
@@ -159,6 +164,23 @@ def _tail(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> T
         step.clip_norm,
         cut.loss_scale,
     )
+
+
+def _numbers(
+    step: Updates, held: Held, copies: Sequence[Parameter], over: float, expert_over: float
+) -> tuple[Parameter | None, dict[int, int], dict[int, int]]:
+    """The first trainable parameter, and how many tensors there are of each size of a rank's share: of all, and of
+    those that no rule of matrices updates."""
+    sizes: dict[int, int] = {}
+    others: dict[int, int] = {}
+    first = None
+    for known, repeat in (*((sizes_of(step.units[i]), n) for i, n in held), (_sizes_among(copies), 1)):
+        first = first or known.first
+        for counts, of in ((sizes, known.sizes), (others, known.others)):
+            for numel, expert, times in of:
+                own = ceil(numel / (expert_over if expert else over))
+                counts[own] = counts.get(own, 0) + times * repeat
+    return first, sizes, others
 
 
 def _sweep_of(sizes: Mapping[int, int]) -> Sweep:

@@ -40,6 +40,8 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 """Optimizers of torch, with the settings of the operator tables (`capture.optimizer`)."""
 _UNINITIALISED = 1e3
 """A weight of larger magnitude was allocated without being initialised."""
+DECAY = 0.9999
+"""Of moving averages of the weights."""
 _EMBEDDING_STD = 0.02
 """Standard deviation of the embeddings of GPT-2 and BERT (`initializer_range` of their Hugging Face configurations)."""
 
@@ -89,7 +91,9 @@ class Trainer:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._optimizer = OPTIMIZERS[optimizer_name](self._parameters, **_implementation(built.optimizer_impl))
         _fill_state(self._optimizer, self._parameters)
-        self._scaler = torch.amp.GradScaler(device.type, enabled=precision.loss_scaling)
+        self._ema = built.ema
+        self._averages = [p.detach().clone() for p in self._parameters] if built.ema else []
+        self._scaler = torch.amp.GradScaler(device.type, enabled=precision.loss_scaling and job.loss_scale != "none")
         whole: nn.Module = _Loss(workload)
         if dist.is_initialized() and dist.get_world_size() > 1:
             whole = nn.parallel.DistributedDataParallel(whole)
@@ -111,6 +115,16 @@ class Trainer:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._scaler.step(self._optimizer)
         self._scaler.update()
+        self._average()
+
+    def _average(self) -> None:
+        """Update the moving average of the weights."""
+        with torch.no_grad():
+            if self._ema == "foreach":
+                torch._foreach_lerp_(self._averages, self._parameters, 1 - DECAY)
+            elif self._ema == "single":
+                for average, parameter in zip(self._averages, self._parameters, strict=True):
+                    average.copy_(average * DECAY + parameter * (1 - DECAY))
 
     def _autocast(self) -> Any:
         if not self._precision.autocast:

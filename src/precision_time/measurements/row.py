@@ -24,8 +24,6 @@ _DATA = CodeRule("a row of a table")
 _EXECUTION = {"pytorch": "eager", "tensorflow1": "torchscript", "tensorflow2": "torchscript", "mxnet": "torchscript",
               "paddle": "torchscript"}  # fmt: skip
 """Execution of a framework where the row gives none: static graphs launch without autograd and fuse a little."""
-_OWN_NOVOGRAD = frozenset({"jasper-10x5dr"})
-"""Published with NVIDIA's own NovoGrad in Python, tensor by tensor (QuartzNet with apex's fused one)."""
 _DROPS_OUT = frozenset({"megatron", "megatron-deepspeed"})
 """Frameworks whose default dropout is 0.1 (megatron/training/arguments.py, --hidden-dropout)."""
 _SYSTEM_OF = {
@@ -216,12 +214,11 @@ def _implementation(
         return "fused"
     if "torchscript lamb" in notes:
         return "scripted"
+    old = torch is None or torch.startswith("1.")
+    if old and entry and entry.optimizer_impl and optimizer:
+        return entry.optimizer_impl
     if optimizer in ("sgd", "rmsprop", "adam", "adamw"):
-        if torch is not None and not torch.startswith("1."):
-            return None
-        return "torch1"  # torch.optim of 2020-2022 loops over the tensors
-    if optimizer == "novograd" and entry and entry.name in _OWN_NOVOGRAD:
-        return "torch1"
+        return "torch1" if old else None  # torch.optim of 2020-2022 loops over the tensors
     return "fused" if optimizer in ("lamb", "novograd") else None
 
 
@@ -247,11 +244,15 @@ def _job(
     assumed = [f"{name} {value}" for name, value in taken.items() if value and not cells[name]]
     if implementation is not None and optimizer != "none" and not cells["optimizer_impl"]:
         assumed.append(f"optimizer_impl {implementation}")
+    if entry and entry.ema and optimizer != "none" and not cells["ema"]:
+        assumed.append(f"ema {entry.ema}")
     system = cells["system"] or _SYSTEM_OF.get((cells["framework"], cells["gpu"]))
     if not cells["system"]:
         assumed.append(f"system {system}" if system else "system: the usual one of that GPU")
     if torch and not cells["torch"]:
         assumed.append(f"torch {torch}")
+    if unscaled := "no gradscaler" in notes:
+        assumed.append("loss_scale none")
     if triton := "flash-style triton" in notes:
         assumed.append("attention triton")
     if not cells["no_sync"] and "no no_sync" in notes:
@@ -294,6 +295,8 @@ def _job(
         layout=layout,
         optimizer=optimizer,
         optimizer_impl=implementation,
+        ema=cells["ema"] or None,
+        loss_scale="none" if unscaled else "dynamic",
         memory_format=cells["memory_format"] or "nchw",
         attention="triton" if triton else cells["attention"] or "flash",
         recompute=cells["recompute"] or "none",

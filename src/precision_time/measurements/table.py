@@ -25,7 +25,7 @@ REQUIRED = ("model", "gpu", "precision", "step_time_s")
 OPTIONAL = (
     "id", "source", "trust", "framework", "execution", "model_config", "input", "batch_size", "grad_accum", "gpus",
     "nodes", "system", "parallelism", "optimizer", "memory_format", "attention", "recompute", "torch",
-    "optimizer_impl", "no_sync", "communication_dtype", "notes",
+    "optimizer_impl", "ema", "no_sync", "communication_dtype", "notes",
 )  # fmt: skip
 COUNTS = ("batch_size", "grad_accum", "gpus", "nodes")
 LARGEST_COUNT = 10**12

@@ -87,6 +87,12 @@ class ZooEntry:
     config: Mapping[str, Any] = field(default_factory=dict)
     symbols: tuple[Symbol, ...] = (BATCH,)
     clip_norm: float | None = None
+    optimizer_impl: str | None = None
+    """Kernels of the optimizer in published runs of PyTorch before 2.0, as the job's field; None: torch.optim's loop
+    over the tensors, or for LAMB and NovoGrad apex's fused kernels."""
+    ema: str | None = None
+    """How published runs update a moving average of the weights in every step, as the job's field; None: they keep
+    none."""
     attention: bool = False
     ships_math: bool = True
     """Whether graphs with unfused attention ship as well; if not, such a job is traced."""

@@ -326,8 +326,15 @@ def _unclear(reading: Reading) -> str:
     return ""
 
 
+_AVERAGES = {
+    "ModelEma": "single", "ModelEmaV2": "single", "ModelEmaV3": "foreach", "AveragedModel": "foreach",
+}  # fmt: skip
+"""Classes of timm and PyTorch that keep a moving average of the weights, and how they update it. Without a function of
+its own, an `AveragedModel` is the plain mean of some epochs (SWA)."""
+
+
 def _step(reading: Reading) -> None:
-    """Compilation, recomputation, memory format and clipping."""
+    """Compilation, recomputation, memory format, clipping and averages of weights."""
     facts, values = reading.facts, reading.values
     for call in reading.calls:
         attribute = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
@@ -341,6 +348,8 @@ def _step(reading: Reading) -> None:
             norm = values.argument(call, "max_norm", 1)
             if type(norm) in (int, float) and norm > 0:
                 facts.say("clip_norm", norm, reading.place(call, attribute))
+        elif call.last in _AVERAGES and (call.last != "AveragedModel" or "ema" in ast.unparse(call.node).lower()):
+            facts.say("ema", _AVERAGES[call.last], reading.place(call, call.last))
         given = values.argument(call, "memory_format")
         if isinstance(given, Dotted) and given.endswith("channels_last"):
             facts.say("memory_format", "nhwc", reading.place(call, "channels_last"))

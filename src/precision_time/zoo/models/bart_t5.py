@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from precision_time.zoo.models.operators import scaled_query_attention
 from precision_time.zoo.models.text import FeedForward, dropout, key_mask, tokens, vocabulary_loss
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -33,7 +34,12 @@ class Attention(nn.Module):
         def split(y: Tensor) -> Tensor:
             return y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-        query = split(self.query(x))
+        query, drop = split(self.query(x)), self.drop if self.training else 0.0
+        if self.scale is None:
+            context = scaled_query_attention(
+                query, split(self.key(source)), split(self.value(source)), mask, causal, drop
+            )
+            return self.output(context.transpose(1, 2).flatten(2))
         if mask is not None and mask.is_floating_point():
             mask = mask.to(query.dtype)
         context = F.scaled_dot_product_attention(
@@ -41,7 +47,7 @@ class Attention(nn.Module):
             split(self.key(source)),
             split(self.value(source)),
             attn_mask=mask,
-            dropout_p=self.drop if self.training else 0.0,
+            dropout_p=drop,
             is_causal=causal,
             scale=self.scale,
         )
@@ -119,18 +125,22 @@ class BartStack(nn.Module):
 
 
 class Bart(nn.Module):
+    final_logits_bias: Tensor
+    """Zero, as transformers and NVIDIA's script have it, and never trained."""
+
     def __init__(self, config: Config) -> None:
         super().__init__()
         word = nn.Embedding(int(config["vocab"]), int(config["hidden"]))
         self.encoder = BartStack(config, word, cross=False)
         self.decoder = BartStack(config, word, cross=True)
         self.head = tied_head(word)
+        self.register_buffer("final_logits_bias", torch.zeros(1, int(config["vocab"])))
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         mask = key_mask(inputs["attention_mask"])
         source = self.encoder(inputs["input_ids"], mask)
         x = self.decoder(inputs["decoder_ids"], None, source, mask)
-        return self.head(x)
+        return self.head(x) + self.final_logits_bias
 
 
 class RelativeBias(nn.Module):

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from precision_time.zoo.models.operators import dot_interaction
 from precision_time.zoo.models.text import dropout, tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -111,10 +112,7 @@ class Dlrm(nn.Module):
     def forward(self, dense: Tensor, features: Tensor) -> Tensor:
         x = self.bottom(dense)
         vectors = torch.cat((x.unsqueeze(1), self.tables(features).to(x.dtype)), dim=1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-        interactions = products.index_select(1, self.pairs)
-        padding = x.new_zeros(x.shape[0], self.padding)
-        return self.top(torch.cat((x, interactions, padding), dim=1)).squeeze(-1)
+        return self.top(dot_interaction(vectors, self.pairs, self.padding)).squeeze(-1)
 
 
 def build_dlrm(config: Config, sizes: Sizes) -> Workload:

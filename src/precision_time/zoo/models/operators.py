@@ -2,7 +2,8 @@
 
 Each is a composition of torch's operators, so that a model runs on any device. Capture replaces it by the kernel that
 training frameworks run (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's permutation
-kernels, flash attention with a window, Mamba's chunked scan, apex's focal loss, instance norm that reads channels last.
+kernels, flash attention with a window, Mamba's chunked scan, apex's focal loss, NVIDIA's dot products of DLRM, instance
+norm that reads channels last.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ _library.define(
 )
 _library.define("alibi_attention(Tensor query, Tensor key, Tensor value, float[] slopes, float dropout_p) -> Tensor")
 _library.define(
+    "scaled_query_attention(Tensor query, Tensor key, Tensor value, Tensor? mask, bool causal, float dropout_p)"
+    " -> Tensor"
+)
+_library.define(
     "state_scan(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip,"
     " int chunk=128) -> Tensor"
 )
 _library.define("focal_loss(Tensor logits, Tensor classes) -> Tensor")
+_library.define("dot_interaction(Tensor vectors, Tensor pairs, int padding) -> Tensor")
 _library.define("instance_norm(Tensor input, Tensor weight, Tensor bias, float eps) -> Tensor")
 
 
@@ -73,6 +79,22 @@ def _alibi_attention(query: Tensor, key: Tensor, value: Tensor, slopes: list[flo
     distance = torch.arange(1 - key.shape[-2], 1, device=key.device).to(query.dtype)
     bias = torch.tensor(slopes, dtype=query.dtype, device=key.device).view(1, -1, 1, 1) * distance
     return _written_out(query, key, value, None, 0, 0.0, dropout_p, bias)
+
+
+def _scaled_query_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout_p: float
+) -> Tensor:
+    """Attention to the keys that a boolean mask allows, written out as BART's: the queries are scaled, not the scores,
+    and either mask is added to the scores, as numbers that are made once for all layers."""
+    if not query.is_meta:
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, causal)
+    scores = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-2, -1))
+    if mask is not None:
+        scores = scores + torch.empty_like(mask, dtype=scores.dtype)
+    if causal:
+        scores = scores + scores.new_empty(query.shape[-2], key.shape[-2])
+    weights = F.softmax(scores, dim=-1)
+    return torch.matmul(F.dropout(weights, dropout_p) if dropout_p else weights, value)
 
 
 def _written_out(
@@ -137,6 +159,14 @@ def _focal_loss(logits: Tensor, classes: Tensor) -> Tensor:
     return (losses * (classes > -2).unsqueeze(-1)).sum(dim=(1, 2), dtype=torch.float32)
 
 
+def _dot_interaction(vectors: Tensor, pairs: Tensor, padding: int) -> Tensor:
+    """The first vector of each sample, then the products of `pairs` of its vectors, then zeros: (samples, vectors,
+    width) to (samples, width + pairs + padding). `pairs` counts the flat positions of a matrix of all products."""
+    products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
+    first = vectors[:, 0].to(products.dtype)
+    return torch.cat((first, products, products.new_zeros(vectors.shape[0], padding)), dim=1)
+
+
 def _instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return F.instance_norm(x, None, None, weight, bias, True, 0.1, eps)
 
@@ -147,8 +177,10 @@ _library.impl("unpermute", _unpermute, "CompositeImplicitAutograd")
 _library.impl("window_attention", _window_attention, "CompositeImplicitAutograd")
 _library.impl("capped_attention", _capped_attention, "CompositeImplicitAutograd")
 _library.impl("alibi_attention", _alibi_attention, "CompositeImplicitAutograd")
+_library.impl("scaled_query_attention", _scaled_query_attention, "CompositeImplicitAutograd")
 _library.impl("state_scan", _state_scan, "CompositeImplicitAutograd")
 _library.impl("focal_loss", _focal_loss, "CompositeImplicitAutograd")
+_library.impl("dot_interaction", _dot_interaction, "CompositeImplicitAutograd")
 _library.impl("instance_norm", _instance_norm, "CompositeImplicitAutograd")
 
 grouped_linear = torch.ops.precision_time.grouped_linear
@@ -157,6 +189,8 @@ unpermute = torch.ops.precision_time.unpermute
 window_attention = torch.ops.precision_time.window_attention
 capped_attention = torch.ops.precision_time.capped_attention
 alibi_attention = torch.ops.precision_time.alibi_attention
+scaled_query_attention = torch.ops.precision_time.scaled_query_attention
 state_scan = torch.ops.precision_time.state_scan
 focal_loss = torch.ops.precision_time.focal_loss
+dot_interaction = torch.ops.precision_time.dot_interaction
 instance_norm = torch.ops.precision_time.instance_norm

@@ -99,8 +99,8 @@ class FrozenBatchNorm2d(nn.Module):
         return scale, self.bias - self.running_mean * scale
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale, shift = self.scale_and_shift()
-        return x * scale[:, None, None] + shift[:, None, None]
+        scale, shift = (each[:, None, None].to(x.dtype) for each in self.scale_and_shift())
+        return x * scale + shift
 
 
 class OneKernelFrozenBatchNorm2d(FrozenBatchNorm2d):

@@ -15,7 +15,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
             "channels": 320, "multipliers": "1-2-4-4", "blocks": 2, "head": 64, "context": 1024, "latent_channels": 4,
             "text_encoder": 0,
         },
-        symbols=(BATCH, LATENT), attention=True, ships_math=False, parameters=865_910_724,
+        symbols=(BATCH, LATENT), attention=True, ships_math=False, clip_norm=1.0, parameters=865_910_724,
         parameters_source="diffusers UNet2DConditionModel, stable-diffusion-2",
     ),
     # 1024 x 1024 images; both text models' results are cached.

@@ -129,6 +129,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
         family="bart",
         input={"seq_len": 128},
         optimizer="lamb",
+        optimizer_impl="fused",
         dataset="wikipedia",
         batch_size=64,
         config={

@@ -24,6 +24,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
             family="jasper",
             input={"audio_frames": 1664, "n_mels": 64},
             optimizer="novograd",
+            optimizer_impl=kernels,
             dataset="librispeech",
             batch_size=batch,
             config={"variant": variant, "symbols": 29, "target_len": 200},
@@ -32,9 +33,9 @@ ENTRIES: tuple[ZooEntry, ...] = (
             parameters_source=source,
             varies=CLIPS_VARY,
         )
-        for name, variant, batch, parameters, source in (
-            ("jasper-10x5dr", "jasper", 32, 333_000_000, "arXiv:1904.03288 (rounded to a million)"),
-            ("quartznet-15x5", "quartznet", 144, 18_900_000, "arXiv:1910.10261 (rounded to 0.1 million)"),
+        for name, variant, batch, parameters, source, kernels in (
+            ("jasper-10x5dr", "jasper", 32, 333_000_000, "arXiv:1904.03288 (rounded to a million)", "torch1"),
+            ("quartznet-15x5", "quartznet", 144, 18_900_000, "arXiv:1910.10261 (rounded to 0.1 million)", "fused"),
         )
     ),
     *(
@@ -153,6 +154,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
         family="dlrm",
         input={"fields": 26},
         optimizer="sgd",
+        optimizer_impl="fused",
         dataset="criteo",
         batch_size=65536,
         config={
@@ -170,6 +172,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
         family="tft",
         input={"encoder_steps": 168, "decoder_steps": 24},
         optimizer="adam",
+        optimizer_impl="fused",
         dataset="electricity",
         batch_size=1024,
         config={

@@ -79,7 +79,7 @@ _CNNS = (
             f"gpunet-{variant}", "models.gpunet:build", "gpunet", {"image_size": side}, "rmsprop",
             "imagenet", 192,
             config={"variant": variant, "drop_path": 0.2, "dropout": 0.2, **SMOOTH}, symbols=(BATCH, IMAGE),
-            parameters=count,
+            ema="single", parameters=count,
             parameters_source="rounded to 0.1 M, GPUNet paper (arXiv:2205.00841), recalled, not re-read",
         )
         for variant, side, count in (("0", 320, 11_900_000), ("1", 288, 12_700_000), ("2", 384, 25_800_000))
@@ -90,7 +90,7 @@ _DETECTORS = (
     ZooEntry(
         "efficientdet-d0", "models.efficientdet:build", "efficientdet", {"image_size": 512}, "sgd",
         "coco", 60,
-        config={"classes": 90}, clip_norm=10.0,
+        config={"classes": 90}, clip_norm=10.0, optimizer_impl="fused", ema="foreach",
         parameters=3_880_000,
         parameters_source="rounded to 0.01 M, README of rwightman/efficientdet-pytorch, recalled, not re-read",
     ),
@@ -126,6 +126,7 @@ _DETECTORS = (
         ZooEntry(
             f"{kind}-{backbone}-fpn", "models.rcnn:build", "rcnn", PADDED_COCO, "sgd", "coco", batch,
             config={"masks": masks, "classes": 81, "objects": 8, **body},
+            optimizer_impl="fused",
             scripted=True,  # assumed of MLPerf's runs, which have kernels for frozen norms with their ReLU
         )
         for kind, masks in (("maskrcnn", 1), ("fasterrcnn", 0))
@@ -141,11 +142,12 @@ _SEGMENTERS = (
     ZooEntry(
         "nnunet-2d", "models.unet:build", "unet", {"image_size": (192, 160), "channels": 4}, "adam",
         "brats", 64,
-        config={"dims": 2, "filters": (32, 64, 128, 256, 512, 512), **NNUNET},
+        config={"dims": 2, "filters": (32, 64, 128, 256, 512, 512), **NNUNET}, optimizer_impl="fused",
     ),
     ZooEntry(
         "nnunet-3d", "models.unet:build", "unet", {"volume": 128, "channels": 4}, "adam", "brats", 2,
         config={"dims": 3, "filters": (32, 64, 128, 256, 320, 320), "fused_norm": 1, **NNUNET},
+        optimizer_impl="fused",
     ),
     ZooEntry(
         "unet2d-medical", "models.unet_classic:build_medical", "unet", {"image_size": 572, "channels": 1},
@@ -194,7 +196,7 @@ _SEGMENTERS = (
     ),
     ZooEntry(
         "vnet", "models.vnet:build", "unet", {"volume": 32, "channels": 1}, "rmsprop", "msd-hippocampus", 32,
-        config={"filters": 16, "down": (3, 3, 3), "up": (3, 3), "kernel": 3, "classes": 3}, clip_norm=1.0,
+        config={"filters": 16, "down": (3, 3, 3), "up": (3, 3), "kernel": 3, "classes": 3},
     ),
 )  # fmt: skip
 
