@@ -35,7 +35,7 @@ class Rule:
 
     `asks`: for every tensor, the host waits for a number from the device before it continues.
     `plain`: in a loop over the tensors, a pass costs the host what any operator does. SGD's does: of its 180 tensors
-    SSD's published steps in AMP leave room for 3 to 6 ms (batches of 64 and 128 compared).
+    SSD's published steps in AMP leave room for 3 to 6 ms (by a trial that no command repeats).
     `packed`: state tensors of 8 bits, with a scale of 4 bytes for every `PACKED_BLOCK` elements.
     `matrix`: how matrices are updated, where that differs; the rest holds for all other weights.
     """

@@ -101,8 +101,10 @@ def sweeps(step: Updates, held: Held, copies: tuple[Parameter, ...], cut: Cut) -
 
 def _average(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> Operators:
     """The update of the moving average of a rank's weights."""
+    if step.ema is None:
+        return ()
     first, sizes, _ = _numbers(step, held, copies, *cut.weights_over)
-    if first is None or step.ema is None:
+    if first is None:
         return ()
     names, kinds = step.skeleton.names, step.skeleton.calls.kind
     norms = sum(repeat for i, repeat in held for call in step.units[i].forward if "batch_norm" in names[kinds[call]])

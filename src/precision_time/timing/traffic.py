@@ -280,7 +280,7 @@ def _combine_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 @register(
     "pt.focal_loss_forward", "pt.focal_loss_backward", "pt.dot_interaction_forward", "pt.dot_interaction_backward"
 )
-def _one_sweep(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+def _each_element_once(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     variant = "bwd" if kind.name.endswith("backward") else "fwd"
     read, written = nbytes(kind.inputs), nbytes(kind.outputs)
     return [memory_work("pointwise", read, written, dtype=kind.outputs[-1].dtype, variant=variant)]
