@@ -316,7 +316,7 @@ def test_an_unknown_family_is_left_alone() -> None:
 
 
 def test_one_measured_step_of_the_user() -> None:
-    """40 % slower than said in fp32 alone: the same job follows most of the way, another precision not at all."""
+    """40 % slower than said in fp32 alone: the same job follows most of the way, another precision hardly."""
     job = Job("gpt2", gpu="h100-80gb-sxm", precision="fp32", batch_size=4)
     bare = predict(job).step.p50
     line = f"precision=fp32,batch_size=4,step_time_s={1.4 * bare:.6g}"
@@ -324,8 +324,8 @@ def test_one_measured_step_of_the_user() -> None:
     assert same.step.p50 == pytest.approx(1.4 * bare, rel=0.08)
     half = job.replace(precision="amp-bf16")
     other = predict(half.replace(anchors=[line]))
-    assert other.step == predict(half.replace(anchors="none")).step
-    assert "no given anchor is of this model's family in the same framework and arithmetic" in str(other)
+    alone = predict(half.replace(anchors="none")).step.p50
+    assert alone <= other.step.p50 < 1.05 * alone
     assert same.step.p90 / same.step.p10 < predict(job).step.p90 / predict(job).step.p10
     assert "corrected by 1 measured job of this family" in str(same)
 
@@ -367,8 +367,8 @@ def test_a_row_that_cannot_be_predicted_is_named(tmp_path: Path) -> None:
 
 
 def test_host_time_that_kernels_hide_is_corrected_too() -> None:
-    """At batch 3 kernels hide the host as predicted, but not as the anchors have it."""
-    job = Job("jasper-10x5dr", gpu="h200", precision="amp-bf16", batch_size=3)
+    """At batch 2 kernels hide the host as predicted, but not as the anchors have it."""
+    job = Job("jasper-10x5dr", gpu="h100-80gb-sxm", precision="amp-bf16", batch_size=2)
     estimate, alone = predict(job), predict(job.replace(anchors="none"))
     assert alone.breakdown["host_gaps"] < 1e-9 < estimate.breakdown["host_gaps"]
     assert estimate.anchors.count > 0

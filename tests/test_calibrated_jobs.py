@@ -102,7 +102,7 @@ def test_a_noisy_machine_has_a_wider_interval(tmp_path: Path) -> None:
 
 def test_factors_fitted_on_other_devices_do_not_touch_measured_kernels(tmp_path: Path) -> None:
     job = calibrated_job(tmp_path, ROWS)
-    scaled = StepConstants(scales={"conv|*|*": 3.0}, execution={"eager": 2.0}, host={"operator": 5.0})
+    scaled = StepConstants(scales={"conv|*|*": 3.0}, execution={"eager": 2.0}, host={"tensor": 5.0})
     first, second = (predict(job, constants=constants).step.p50 for constants in (StepConstants(), scaled))
     assert first == pytest.approx(second)
 

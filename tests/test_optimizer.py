@@ -250,7 +250,46 @@ def test_torch_1_clips_tensor_by_tensor_and_asks_for_the_norm() -> None:
     assert new.host_waits_after == -1
     by_label = {kind.attr("label"): kind for _, kind in old.operators}
     assert by_label["clip"].int_attr("host_calls", 0) == by_label["clip"].int_attr("tensors", 0)
-    assert traffic(old) == traffic(new)
+    assert traffic(old, Phase.CLIP) == traffic(new, Phase.CLIP) == 4 + 8
+
+
+def test_torch_1_zeroes_gradients_and_adds_to_them() -> None:
+    """A real backward pass after zero_grad(set_to_none=False) has these operators for every parameter, and none of them
+    after zero_grad(). The first moment of Adam is two passes before 2.0 (mul_ and add_ for lerp_)."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    model = torch.nn.Sequential(torch.nn.Linear(32, 8), torch.nn.Linear(8, 4))
+    chosen = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    shapes = {tuple(weight.shape) for weight in model.parameters()}
+    called: list[str] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if args and isinstance(args[0], torch.Tensor) and tuple(args[0].shape) in shapes:
+                called.append(func._schema.name.removeprefix("aten::"))
+            return func(*args, **(kwargs or {}))
+
+    found = {}
+    for frees in (True, False):
+        model(torch.ones(2, 32)).sum().backward()
+        called.clear()
+        with Recorder():
+            chosen.zero_grad(set_to_none=frees)
+            model(torch.ones(2, 32)).sum().backward()
+        found[frees] = {name: called.count(name) for name in ("zero_", "add_")}
+    assert found == {True: {"zero_": 0, "add_": 0}, False: {"zero_": 4, "add_": 4}}
+    old, new = (tail_of("fp32", "adam", implementation) for implementation in ("torch1", "single"))
+    labels = [kind.attr("label") for _, kind in old.operators]
+    assert (labels[0], labels[-1]) == ("accumulate", "zero_")
+    assert traffic(old, Phase.BACKWARD) == 2 * 4 + 4
+    assert traffic(old, Phase.OPTIMIZER) == traffic(new) + (4 + 4) + 4
+    assert {kind.int_attr("host_calls", 0) for _, kind in old.operators} == {len(SHAPES)}
+
+
+def test_apexs_lamb_clips_in_its_own_kernels() -> None:
+    assert tail_of("fp32", "lamb", "fused", clip=1.0).operators == tail_of("fp32", "lamb", "fused").operators
+    assert tail_of("fp32", "lamb", "foreach", clip=1.0).operators != tail_of("fp32", "lamb", "foreach").operators
 
 
 def test_a_scripted_optimizer_loops_over_tensors_in_few_passes() -> None:

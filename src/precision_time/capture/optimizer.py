@@ -34,8 +34,7 @@ class Rule:
     """An optimizer: its passes unfused, its passes as one fused kernel, and state tensors per parameter.
 
     `asks`: for every tensor, the host waits for a number from the device before it continues.
-    `plain`: in a loop over the tensors, a pass costs the host what any operator does. SGD's does: of its 180 tensors
-    SSD's published steps in AMP leave room for 3 to 6 ms (by a trial that no command repeats).
+    `older`: its passes in PyTorch 1.x, where they differ.
     `packed`: state tensors of 8 bits, with a scale of 4 bytes for every `PACKED_BLOCK` elements.
     `matrix`: how matrices are updated, where that differs; the rest holds for all other weights.
     """
@@ -44,9 +43,9 @@ class Rule:
     fused: tuple[Pass, ...]
     states: int
     asks: bool = False
-    plain: bool = False
     packed: int = 0
     matrix: MatrixRule | None = None
+    older: tuple[Pass, ...] = ()
 
     def state_bytes(self, width: int) -> float:
         """Of the states of a parameter in no matrix with a rule of its own; `width`: bytes of an element in the
@@ -62,11 +61,12 @@ _MUL, _ADD, _SQRT, _DIV = Pass("mul_", 1, 1), Pass("add_", 1, 1), Pass("sqrt", 1
 _AXPY = Pass("add_", 2, 1)
 _NORM = Pass("norm", 1, 0)
 _ADAM = (Pass("lerp_", 2, 1), _MUL, Pass("addcmul_", 2, 1), _SQRT, _DIV, _ADD, Pass("addcdiv_", 3, 1))
+_OLDER_ADAM = (_MUL, _AXPY, *_ADAM[1:])
 
 OPTIMIZERS: dict[str, Rule] = {
-    "sgd": Rule((Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("sgd", 3, 2),), 1, plain=True),
-    "adam": Rule(_ADAM, (Pass("adam", 4, 3),), 2),
-    "adamw": Rule((_MUL, *_ADAM), (Pass("adamw", 4, 3),), 2),
+    "sgd": Rule((Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("sgd", 3, 2),), 1),
+    "adam": Rule(_ADAM, (Pass("adam", 4, 3),), 2, older=_OLDER_ADAM),
+    "adamw": Rule((_MUL, *_ADAM), (Pass("adamw", 4, 3),), 2, older=(_MUL, *_OLDER_ADAM)),
     "adagrad": Rule(
         (Pass("addcmul_", 2, 1), _SQRT, _ADD, Pass("mul", 1, 1), Pass("addcdiv_", 3, 1)), (Pass("adagrad", 3, 2),), 1
     ),
@@ -124,6 +124,11 @@ BY_TENSOR = ("single", "torch1", "scripted")
 """Implementations that loop over the tensors."""
 CLIPS_BY_TENSOR = ("torch1", "scripted")
 """Implementations of torch 1.x, whose clip_grad_norm_ also loops and compares the norm on the host."""
+ZEROES = "torch1"
+"""The implementation whose zero_grad() writes zeros, one tensor after another, to which the next backward pass adds
+(torch/optim/optimizer.py before 2.0); apex's optimizers and later ones of PyTorch drop the gradients."""
+CLIPS_ITSELF = "lamb"
+"""The optimizer whose fused kernels also clip by the global norm (apex/optimizers/fused_lamb.py: `max_grad_norm`)."""
 FEW_PASSES = ("fused", "scripted")
 """Implementations whose pointwise passes are one kernel, written by hand or fused by TorchScript."""
 
@@ -176,14 +181,12 @@ def sweep_kind(
     writes: Sequence[str],
     implementation: str,
     asked: bool = False,
-    plain: bool = False,
 ) -> OpSignature:
     """One pass as an operator. `reads` and `writes` are dtypes of parameter-sized tensors; `asked` is whether the host
-    waits for the result of every tensor; `plain`: whether a call for one tensor costs what any operator does."""
+    waits for the result of every tensor."""
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
     host_calls = sweep.tensors if implementation in BY_TENSOR else 1
     more = [("host_waits", sweep.tensors)] if asked else []
-    more += [("plain", 1)] if plain else []
     shape = (sweep.total,)
     return OpSignature(
         "pt.sweep",
@@ -212,7 +215,7 @@ def average(sweep: Sweep, statistics: int, dtype: str, how: str) -> tuple[tuple[
 
 
 def _pass_of(step: Pass, sweep: Sweep, dtype: str, how: str) -> OpSignature:
-    return sweep_kind(step.name, sweep, [dtype] * step.reads, [dtype] * step.writes, how, plain=how == "single")
+    return sweep_kind(step.name, sweep, [dtype] * step.reads, [dtype] * step.writes, how)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,6 +279,9 @@ def sweep_tail(
     state = precision.state_dtype
     operators: list[tuple[Phase, OpSignature]] = []
     working = gradient
+    added = sweep_kind("accumulate", sweep, [gradient, gradient], [gradient], "single")
+    if kernels == ZEROES:
+        operators.append((Phase.BACKWARD, added))
     # apex, Megatron and DeepSpeed sweep all tensors at once also where the update itself is per tensor.
     multi = "foreach" if kernels in BY_TENSOR else kernels
     if precision.master_weights and kernels != "fused":
@@ -284,7 +290,7 @@ def sweep_tail(
     elif precision.loss_scaling and loss_scale != "none":
         # _amp_foreach_non_finite_check_and_unscale_: one read and one write of every gradient.
         operators.append((Phase.UNSCALE, sweep_kind("unscale", sweep, [working], [working], multi)))
-    if clip_norm is not None:
+    if clip_norm is not None and not (optimizer == CLIPS_ITSELF and kernels == "fused"):
         clips = "single" if kernels in CLIPS_BY_TENSOR else multi
         operators.append((Phase.CLIP, sweep_kind("grad_norm", sweep, [working], [], clips)))
         operators.append((Phase.CLIP, sweep_kind("clip", sweep, [working], [working], clips)))
@@ -296,7 +302,8 @@ def sweep_tail(
     asks = chosen.asks and kernels in ("single", "torch1")
     if asks:
         waits_after = len(operators) + chosen.passes.index(_NORM)
-    passes = chosen.fused if kernels in FEW_PASSES else chosen.passes
+    whole = chosen.older if chosen.older and kernels == "torch1" else chosen.passes
+    passes = chosen.fused if kernels in FEW_PASSES else whole
     of_matrices: list[OpSignature] = []
     others = sweep if sweep.others is None or chosen.matrix is None else sweep.others
     if chosen.matrix is not None:
@@ -309,13 +316,15 @@ def sweep_tail(
         if kernels == "fused" and precision.master_weights and step is chosen.fused[-1]:
             writes.append(weight)  # the fused kernel also writes the half weights
         asked = asks and step is _NORM
-        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, others, reads, writes, kernels, asked, chosen.plain)))
+        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, others, reads, writes, kernels, asked)))
     if precision.master_weights and kernels != "fused":
         operators.append((Phase.OPTIMIZER, sweep_kind("master_to_weights", sweep, ["float32"], [weight], kernels)))
+    if kernels == ZEROES:
+        operators.append((Phase.OPTIMIZER, sweep_kind("zero_", sweep, [], [gradient], kernels)))
     width = BYTES_PER_ELEMENT[state]
     return Tail(
         operators=tuple(operators),
-        accumulate=sweep_kind("accumulate", sweep, [gradient, gradient], [gradient], "single"),
+        accumulate=added,
         state_bytes=math.ceil(chosen.state_bytes(width) * others.total)
         + sum(width * chosen.matrix.state_elements(m) for m in sweep.matrices if chosen.matrix is not None),
         master_bytes=sweep.total * 4 if precision.master_weights else 0,

@@ -26,10 +26,10 @@ from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, 
 Array = NDArray[np.float64]
 
 EXECUTIONS = ("torchscript", "xla")
-PRIOR = {"execution": 0.20, "host": 0.60, "ranks": 0.60}
+PRIOR = {"execution": 0.20, "host": 0.35, "ranks": 0.60}
 NARROW = 0.15
 """Of the prior deviations of groups, where factors on kernels come first: chosen."""
-DIFFERENCED = {"host": ("operator", "tensor"), "ranks": ("jitter", "host_contention")}
+DIFFERENCED = {"host": ("tensor",), "ranks": ("jitter", "host_contention")}
 """Factors whose slopes are finite differences, because their cost depends on what the device waits for."""
 
 
@@ -174,9 +174,9 @@ def _linear(training: Sequence[Case], constants: StepConstants, parameters: Para
             busy += seconds
         if case.job.execution in EXECUTIONS:
             slopes[i, parameters.index[f"execution:{case.job.execution}"]] = busy / timeline.step_s
-        # Where the device never waits for the host, the host's factors do not change the step.
+        # Where the device never waits for the host, the host's factor does not change the step.
         hosted, several = timeline.host_gap_s >= 0.002 * timeline.step_s, case.cluster.gpus > 1
-        relevant = {"operator": hosted, "tensor": hosted, "jitter": several, "host_contention": several and hosted}
+        relevant = {"tensor": hosted, "jitter": several, "host_contention": several and hosted}
         for part, factors in DIFFERENCED.items():
             for factor in factors:
                 if relevant[factor]:

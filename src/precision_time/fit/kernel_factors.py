@@ -71,7 +71,7 @@ ROUNDED = 0.005
 """Share of its time by which a work differs from what it is timed as; less is due to rounded factors."""
 LAUNCH_SPREAD = 0.3
 """Standard deviation of the log of what a step takes besides kernels: chosen."""
-MOST_OTHER = 0.3
+MOST_OTHER = 0.25
 """Rows whose step is to a larger share no kernels say little about kernels and are left out."""
 LEAST_PER_CALL_S = {"torchvision_gpus.csv": 200e-6}
 """Rows with shorter kernels than this on average are left out: the old hosts of this table launch that slowly."""

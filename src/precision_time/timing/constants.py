@@ -1,8 +1,8 @@
 """Factors fitted on whole training steps: written by `fit.steps` and `fit.layouts`, read by `time_program`.
 
 `factors` multiply compute, memory and helper time of kernels (see `KernelFactors`), `scales` all kernel time by
-"family|arch|dtype class" (see `KernelModel`), `execution` that of an execution mode. `host` multiplies the host's costs
-(operator, tensor), `ranks` jitter and host contention.
+"family|arch|dtype class" (see `KernelModel`), `execution` that of an execution mode. `host` multiplies the host's cost
+of a tensor, `ranks` jitter and host contention.
 """
 
 from __future__ import annotations
@@ -51,14 +51,7 @@ class StepConstants:
     def host_costs(self, costs: HostCosts) -> HostCosts:
         if not self.host:
             return costs
-        operator, tensor = self.host.get("operator", 1.0), self.host.get("tensor", 1.0)
-        return dataclasses.replace(
-            costs,
-            operator_s=costs.operator_s * operator,
-            view_s=costs.view_s * operator,
-            kernel_s=costs.kernel_s * operator,
-            tensor_s=costs.tensor_s * tensor,
-        )
+        return dataclasses.replace(costs, tensor_s=costs.tensor_s * self.host.get("tensor", 1.0))
 
 
 @cache

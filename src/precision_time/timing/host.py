@@ -49,8 +49,7 @@ class HostCosts:
                 kind = kinds[i]
                 calls = kind.int_attr("host_calls", 1)
                 listed = self.sweep_s + kind.int_attr("tensors", 1) * self.list_s
-                each = self.operator_s if kind.int_attr("plain", 0) else self.tensor_s
-                seconds[i] = listed if calls == 1 else calls * each
+                seconds[i] = listed if calls == 1 else calls * self.tensor_s
                 seconds[i] += kind.int_attr("host_waits", 0) * WAIT_S
             elif name.startswith(LOOP):
                 seconds[i] = (self.operator_s + self.view_s / 2) * launches[i]
