@@ -74,11 +74,11 @@ def test_channels_last_pays_in_half_precision() -> None:
 
 def test_what_a_micro_step_pays_without_accumulation() -> None:
     """ResNet-50 on A100s: 103.6 ms of eight micro-steps on one GPU, 123.2 ms of a step of its own on eight. Predicted
-    is two thirds of what it pays: SGD's loop over tensors costs the host less, as SSD's steps have it."""
+    is a fifth more than it pays: SGD's loop over tensors costs the host what those of other optimizers do."""
     alone, eight = (of(micro("resnet50", f"a100-80gb-sxm-dgx-a100-{n}x", "amp-fp16")) for n in (1, 8))
     measured, predicted = (256 * (b - a) for a, b in zip(alone, eight, strict=True))
     assert measured == pytest.approx(0.0196, abs=1e-4)
-    assert predicted == pytest.approx(measured, rel=0.35)
+    assert predicted == pytest.approx(measured, rel=0.25)
 
 
 @pytest.mark.parametrize("precision", ["amp-fp16", "tf32"])
@@ -87,8 +87,8 @@ def test_a_loop_over_900_tensors_shows_in_waveglow(precision: str) -> None:
     row = the_row(f"dle-pt-waveglow-ljspeech-train-a100-40gb-sxm-dgx-a100-1x-{precision}-")
     assert row.job.optimizer_impl == "torch1"
     measured, predicted = of(row)
-    # In half precision a fifth too fast, for dilated convolutions that nothing else in the tables tells of.
-    assert predicted == pytest.approx(measured, rel=0.21)
+    # A sixth too fast, for dilated convolutions that nothing else in the tables tells of, and waits in its passes.
+    assert predicted == pytest.approx(measured, rel=0.18)
     assert of(row, optimizer_impl="foreach")[1] < 0.67 * measured
 
 
