@@ -261,6 +261,18 @@ def test_a_small_batch_is_host_bound_and_autocast_makes_it_slower() -> None:
     assert steps["fp32", 256].step_s > 2 * steps["amp-bf16", 256].step_s
 
 
+def test_an_old_tower_launches_slower_than_one_of_today() -> None:
+    """A batch of one waits for the host: twice a DGX A100's launch costs with an RTX 2080 Ti, 0.6 with an RTX 3090."""
+    job = Job("resnet50", precision="fp32", batch_size=1, optimizer_impl="fused", input={"image_size": 96})
+    host = {
+        name: simulate(timed(job.replace(gpu=name))).host_s for name in ("a100-80gb-sxm", "rtx-2080-ti", "rtx-3090")
+    }
+    contention = {name: cluster(name, 1).gpus_per_node for name in host}
+    assert set(contention.values()) == {1}
+    assert host["rtx-2080-ti"] == pytest.approx(2.0 * host["a100-80gb-sxm"])
+    assert host["rtx-3090"] == pytest.approx(0.6 * host["a100-80gb-sxm"])
+
+
 def host_of_update(how: str, tensors: int, elements: int) -> tuple[float, float, float]:
     """Host seconds, kernel launches and bytes of Adam's sweeps over equal tensors."""
     parameters = tuple(Parameter(f"p{i}", (elements,), "float32", "float32", i) for i in range(tensors))

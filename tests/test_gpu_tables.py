@@ -99,6 +99,7 @@ def test_every_step_is_a_job_that_evaluate_reads() -> None:
     for row in table.rows:
         assert row.job is not None, row.id
         assert (row.job.gpu, row.job.torch, row.job.optimizer_impl) == ("h100-80gb-sxm", "2.11", None)
+        assert row.job.system == "h100-virtual-machine"
 
 
 @pytest.mark.parametrize(

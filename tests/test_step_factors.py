@@ -177,3 +177,16 @@ def test_factors_without_measurements_keep_their_spread(fitted: tuple[list[Case]
     key = ("depthwise", "volta", "half")
     wide = Openness([], np.zeros((0, 0))).log_spread({key: 1.0}, 1.0)
     assert result.openness.log_spread({key: 1.0}, 1.0) == pytest.approx(wide)
+
+
+def test_static_graphs_of_other_frameworks_say_nothing_of_torchscript() -> None:
+    """The same job, slower by half, as a step of TensorFlow 1 and as one of PyTorch."""
+    cells = {"execution": "torchscript", "step_time_s": "1.5"}
+    theta = {}
+    for framework in ("tensorflow1", "pytorch"):
+        fitted = fit(cases([measured(framework=framework, **cells)]), iterations=2)
+        theta[framework] = dict(zip(fitted.parameters.names, fitted.theta.tolist(), strict=True))[
+            "execution:torchscript"
+        ]
+    assert theta["tensorflow1"] == 0.0
+    assert theta["pytorch"] > 0.01

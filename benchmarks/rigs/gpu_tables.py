@@ -58,6 +58,8 @@ PART_COLUMNS = (
     "part", "model", "model_config", "input", "batch_size", "gpus", "gpu", "precision", "optimizer", "memory_format",
     "torch", "step_time_s",
 )  # fmt: skip
+SYSTEM = "h100-virtual-machine"
+"""The node of data/measured/h100 (hardware/data/nodes.yaml), whose host is slower than a DGX H100's."""
 Line = dict[str, str]
 Key = tuple[str, str, str, str]
 
@@ -121,8 +123,8 @@ def trust(step: Line, usage: Line, kernels_s: float | None) -> str:
     return "B" if host_s > GPU_NEARLY * step_s else "A"
 
 
-def step_lines(folder: Path, name: str) -> list[Line]:
-    """The steps of a folder as rows of the measurement table, with their trust."""
+def step_lines(folder: Path, name: str, system: str) -> list[Line]:
+    """The steps of a folder as rows of the measurement table on `system`, with their trust."""
     parts = seconds_by_part(_read(folder / "profiled.csv"))
     usage = {line["id"]: line for line in _read(folder / "usage.csv")}
     lines = []
@@ -132,7 +134,7 @@ def step_lines(folder: Path, name: str) -> list[Line]:
         if reason := RAN_OTHERWISE.get(line["model"]):
             grade, why = "C", f"{why}; {reason}"
         lines.append(line | {"id": f"{name}-{line['id'].replace('timm:', '')}", "source": "this project, data/measured",
-                             "trust": grade, "notes": line["notes"] + why})  # fmt: skip
+                             "system": system, "trust": grade, "notes": line["notes"] + why})  # fmt: skip
     return lines
 
 
@@ -159,9 +161,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="what gpu_day wrote")
     parser.add_argument("--output", type=Path, default=Path("data/measured"), help="default data/measured")
     parser.add_argument("--name", default="h100", help="of the GPU in the names of files and rows (default h100)")
+    parser.add_argument("--system", default=SYSTEM, help=f"node of the rows (default {SYSTEM})")
     given = parser.parse_args(arguments)
     try:
-        steps = step_lines(given.folder, given.name)
+        steps = step_lines(given.folder, given.name, given.system)
     except OSError as error:
         print(
             f"{parser.prog}: {error.filename}: {error.strerror}; name a folder of gpu_day with steps", file=sys.stderr
