@@ -230,7 +230,7 @@ def test_the_family_of_a_config(config: dict[str, Any], family: str) -> None:
 
 def test_a_decoder_of_hugging_face_is_as_sure_as_one_of_the_zoo(tmp_path: Path) -> None:
     """Not as unsure as a step in pure half precision of any other network: that is a factor of two."""
-    shape = {"hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4, "intermediate_size": 4096}
+    shape = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4, "intermediate_size": 14336}
     llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **shape, "vocab_size": 32000}
     found = estimate(tmp_path, llama, input={"seq_len": 2048})
     zoo = predict_time("llama3-8b", precision="bf16", batch_size=2, gpu="h100-80gb-sxm", input={"seq_len": 2048})
