@@ -20,7 +20,7 @@ JOB = Job(
     gpu="a100-80gb-sxm",
     gpus=8,
     precision="amp-bf16",
-    batch_size=16,
+    batch_size=64,
     run={"steps": 2000, "price_per_gpu_hour": 2.0, "evaluation_samples": 5000, "evaluation_every_steps": 500},
 )
 SLOWER = Learned("hall-2", 12, {"gpu": 12, "precision": 9, "family": 3}, 1.25, 0.6, 0.02, 1.5, 1.0, prior_spread=0.15)
