@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from precision_time.capture.captured_model import capture_model
@@ -81,8 +81,8 @@ MODELS = ("resnet50", "efficientnet-b0", "t5-base", "transformer-xl-base", "ssd3
 
 
 @cache
-def operators(model: str, precision: str) -> SizedKinds:
-    kinds = capture_model(Job(model, precision=precision)).graph.kinds
+def operators(model: str, precision: str, memory_format: str = "nchw") -> SizedKinds:
+    kinds = capture_model(Job(model, precision=precision, memory_format=memory_format)).graph.kinds
     assert isinstance(kinds, SizedKinds)
     return kinds
 
@@ -108,11 +108,19 @@ PRECISIONS = ("fp32", "amp-bf16", "bf16", "amp-fp16", "fp16")
 
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=10)
-@given(batch=st.integers(2, 700), precision=st.sampled_from(PRECISIONS), tf32=st.booleans())
-def test_works_of_a_stored_step_are_those_of_its_operators(model: str, batch: int, precision: str, tf32: bool) -> None:
-    options = WorkOptions(tf32=tf32 and precision == "fp32")
-    kind_works(OpSignatures(_sized(model, precision, 9)), options)  # recorded
-    sized = _sized(model, precision, batch)
+@given(
+    batch=st.integers(2, 700),
+    precision=st.sampled_from(PRECISIONS),
+    memory_format=st.sampled_from(("nchw", "nhwc")),
+    tf32=st.booleans(),
+)
+@example(batch=9, precision="amp-fp16", memory_format="nhwc", tf32=False)
+def test_works_of_a_stored_step_are_those_of_its_operators(
+    model: str, batch: int, precision: str, memory_format: str, tf32: bool
+) -> None:
+    options = WorkOptions(tf32=tf32 and precision == "fp32", channels_last=memory_format == "nhwc")
+    kind_works(OpSignatures(_sized(model, precision, memory_format, 9)), options)  # recorded
+    sized = _sized(model, precision, memory_format, batch)
     assert flat(kind_works(OpSignatures(sized), options)) == flat(kind_works(OpSignatures(tuple(sized)), options))
 
 
@@ -122,7 +130,7 @@ def test_float16_shares_the_works_of_bfloat16() -> None:
     assert operators("resnet50", "fp64").form.in_bfloat16 is None
 
 
-def _sized(model: str, precision: str, batch: int) -> SizedKinds:
-    kinds = capture_model(Job(model, precision=precision, batch_size=batch)).graph.kinds
+def _sized(model: str, precision: str, memory_format: str, batch: int) -> SizedKinds:
+    kinds = capture_model(Job(model, precision=precision, memory_format=memory_format, batch_size=batch)).graph.kinds
     assert isinstance(kinds, SizedKinds)
     return kinds

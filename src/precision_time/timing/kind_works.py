@@ -16,7 +16,7 @@ from precision_time.errors import InternalError
 from precision_time.layout.segment import OpSignatures
 from precision_time.timing.operators import WorkOptions, operator_key, touched, works
 from precision_time.timing.recording import Recording, Repeatable
-from precision_time.timing.work import ATTENTION, TILE_FAMILIES, VECTOR_CONVOLUTIONS, Work
+from precision_time.timing.work import ATTENTION, CONV_FEW, TILE_FAMILIES, VECTOR_CONVOLUTIONS, Work
 from precision_time.timing.work_table import TableDraft, WorkTable
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
 
 
 def _in_float16(works: KindWorks) -> KindWorks:
-    """The works of the same operators in float16 in place of bfloat16: rules tell batch norms alone apart."""
+    """The works of the same operators in float16 in place of bfloat16, which differ in arithmetic and variant alone."""
 
     def renamed(table: WorkTable) -> WorkTable:
         classes = [
@@ -70,8 +70,13 @@ def _in_float16(works: KindWorks) -> KindWorks:
 
 
 def _float16_variant(family: str, variant: str, kind: str) -> str:
-    """cuDNN's batch norms serve float16, and not bfloat16 (`traffic`)."""
-    return variant.replace(".native.", ".cudnn.") if family == "batch_norm" and kind == "half" else variant
+    """cuDNN's batch norms serve float16, and not bfloat16 (`traffic`); convolutions of few channels have other kernels
+    in bfloat16 (`conv_work`)."""
+    if kind != "half":
+        return variant
+    if family == "batch_norm":
+        return variant.replace(".native.", ".cudnn.")
+    return variant.replace(".bf16.", ".") if family == CONV_FEW else variant
 
 
 _FLOAT16 = {"bf16": "fp16"}
