@@ -223,9 +223,9 @@ def test_cells_of_a_row_replace_the_defaults() -> None:
                           model="bert-base", input="seq_len=128", attention="math", optimizer="adam"))  # fmt: skip
     assert row.job == Job(
         "bert-base", input={"seq_len": 128}, gpu="a100-80gb-sxm", gpus=8, nodes=2, batch_size=64, grad_accum=4,
-        attention="math", optimizer="adam", optimizer_impl="fused", execution="torchscript", no_sync=False,
+        attention="math", optimizer="adam", optimizer_impl="fused", execution="static_graph", no_sync=False,
     )  # fmt: skip
-    assert "execution torchscript" in row.assumed
+    assert "execution static_graph" in row.assumed
     assert not any(word.startswith(("attention", "grad_accum", "optimizer a")) for word in row.assumed)
 
 

@@ -22,10 +22,11 @@ from precision_time.capture.kinds import Form
 from precision_time.capture.layers import layered
 from precision_time.capture.lengths import padded_to_longest, settle_lengths
 from precision_time.capture.posted_graph import posted_step
-from precision_time.capture.regimes import FUSING, channels_last, compiled, dtype_renames, regime_of, transform
+from precision_time.capture.regimes import channels_last, compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import as_evaluation, trace_entry, with_few_layers
 from precision_time.errors import CaptureError, JobError, nearest
+from precision_time.job.choices import FUSING
 from precision_time.job.code import POSTED, is_code
 from precision_time.job.job import Job
 from precision_time.job.lora import Lora

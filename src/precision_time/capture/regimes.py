@@ -10,10 +10,8 @@ from precision_time.capture.fp8 import to_fp8
 from precision_time.capture.fusion import fuse_pointwise
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.half_softmax import merge_half_softmax
+from precision_time.job.choices import FUSING
 from precision_time.job.precision import Precision
-
-FUSING = ("compile", "torchscript", "xla")
-"""Values of the job's `execution` under which pointwise operators are fused."""
 
 
 def regime_of(precision: Precision) -> str:

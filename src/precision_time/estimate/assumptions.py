@@ -6,6 +6,7 @@ from precision_time.capture.lengths import MIDDLE
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
+from precision_time.job.choices import FUSING
 from precision_time.job.job import Job
 
 
@@ -114,7 +115,7 @@ def _matrices(job: Job, step: TrainingStep) -> str:
 
 
 def _execution(job: Job) -> str:
-    if job.execution not in ("compile", "torchscript", "xla"):
+    if job.execution not in FUSING:
         return ""
     return f"{job.execution}: fusion of pointwise chains is a model of the compiler, not its output"
 

@@ -172,7 +172,7 @@ def _linear(training: Sequence[Case], constants: StepConstants, parameters: Para
         for (group, arch, kind), seconds in group_seconds(timed, case.cluster.gpu.arch).items():
             slopes[i, parameters.columns(group, arch, kind)] += seconds / timeline.step_s
             busy += seconds
-        if _settles_execution(case):
+        if case.job.execution in EXECUTIONS:
             slopes[i, parameters.index[f"execution:{case.job.execution}"]] = busy / timeline.step_s
         # Where the device never waits for the host, the host's factor does not change the step.
         hosted, several = timeline.host_gap_s >= 0.002 * timeline.step_s, case.cluster.gpus > 1
@@ -183,13 +183,6 @@ def _linear(training: Sequence[Case], constants: StepConstants, parameters: Para
                     slope = _difference(case, constants, part, factor, timeline.step_s)
                     slopes[i, parameters.index[f"{part}:{factor}"]] = slope
     return slopes, residual
-
-
-def _settles_execution(case: Case) -> bool:
-    """Whether a row tells the factor of its execution. Rows of other frameworks' static graphs are predicted as
-    TorchScript is, and say nothing of its fuser."""
-    execution = case.job.execution
-    return execution in EXECUTIONS and (execution != "torchscript" or case.row.framework == "pytorch")
 
 
 def _difference(case: Case, constants: StepConstants, part: str, factor: str, step_s: float) -> float:

@@ -30,7 +30,10 @@ FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "mega
 LOSSES = ("fp32", "liger")
 PLAIN_LOSS = ("pytorch", "deepspeed", "torchtitan")
 """Frameworks that leave the cross-entropy of logits to PyTorch, so that `loss` may say how it is computed."""
-EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
+EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "static_graph", "xla")
+"""`static_graph`: the graph executors of TensorFlow 1, MXNet and Paddle."""
+FUSING = ("compile", "torchscript", "static_graph", "xla")
+"""Executions under which pointwise operators are fused."""
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}

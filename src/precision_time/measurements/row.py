@@ -21,8 +21,8 @@ from precision_time.zoo.workload import ZooEntry
 
 _DATA = CodeRule("a row of a table")
 
-_EXECUTION = {"pytorch": "eager", "tensorflow1": "torchscript", "tensorflow2": "torchscript", "mxnet": "torchscript",
-              "paddle": "torchscript"}  # fmt: skip
+_EXECUTION = {"pytorch": "eager", "tensorflow1": "static_graph", "tensorflow2": "static_graph", "mxnet": "static_graph",
+              "paddle": "static_graph"}  # fmt: skip
 """Execution of a framework where the row gives none: static graphs launch without autograd and fuse a little."""
 _DROPS_OUT = frozenset({"megatron", "megatron-deepspeed"})
 """Frameworks whose default dropout is 0.1 (megatron/training/arguments.py, --hidden-dropout)."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
+from precision_time.job.choices import FUSING
 from precision_time.predictors.facts import CLASSES, Facts
 from precision_time.predictors.kernel_sizes import MEANS, NAMES, SHARES
 from precision_time.timing.work import HELPERS
@@ -93,7 +94,7 @@ def _per_kernel(facts: Facts) -> float:
 
 
 def _is_fused(facts: Facts) -> float:
-    return float(facts.execution in ("compile", "torchscript", "xla"))
+    return float(facts.execution in FUSING)
 
 
 def _bus(facts: Facts) -> float:
