@@ -20,7 +20,7 @@ from precision_time.prediction import predict
 from precision_time.timing.calibrated import contention_factors
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
-from precision_time.timing.host import host_costs, measured_host_costs
+from precision_time.timing.host import RelativeCosts, host_costs, measured_host_costs, relative_costs
 from precision_time.timing.kernels import WorkTable
 from precision_time.timing.measured_collectives import measured_collective
 from precision_time.timing.work import Convolution, conv_work
@@ -135,6 +135,8 @@ def test_host_figures_replace_those_that_ship() -> None:
     assert calibration.host is not None
     eager = measured_host_costs(calibration.host, "eager")
     assert (eager.operator_s, eager.step_s, eager.backward_share) == (4 * US, 100 * US, 0.5)
+    assert eager.relative == relative_costs() != RelativeCosts()
+    assert measured_host_costs(calibration.host, "eager", False).relative == RelativeCosts()  # of a CPU
     compiled, shipped = measured_host_costs(calibration.host, "compile"), host_costs("compile")
     assert compiled.operator_s / shipped.operator_s == pytest.approx(4.0 / (host_costs("eager").operator_s / US))
 

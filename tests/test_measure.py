@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from precision_time.capture.graph import OpSignature, TensorSpec
+from networks import total, trace
+from precision_time.capture.graph import OpSignature, Phase, TensorSpec
 from precision_time.errors import CatalogError, DataError, MeasureError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
 from precision_time.journal import Journal
 from precision_time.measure import calibrate as calibrate_module
-from precision_time.measure import clock, kernel_support, machine, rounds, session, suite, train, worker
+from precision_time.measure import clock, hosts, kernel_support, machine, rounds, session, suite, train, worker
 from precision_time.measure.bench import Bench
 from precision_time.measure.calibrate import (
     Calibrated,
@@ -253,6 +255,19 @@ def test_host_costs_have_the_fields_of_a_device_file() -> None:
     fields = {"operator_us", "view_us", "kernel_us", "sweep_us", "list_us", "tensor_us", "step_us"}
     assert set(found) == fields | {"backward_share", "log_spread"}
     assert all(math.isfinite(v) and v >= 0 for v in found.values())
+
+
+def test_launches_of_small_layers_are_divided_by_the_costs_of_the_operators_that_they_run() -> None:
+    graph = trace(lambda: total(hosts.small_layers(3), torch.empty(2, 8, 8, 8)))
+    ran = {phase: Counter(graph.kinds[c.kind].name for c in graph.calls if c.phase == phase) for phase in Phase}
+    assert ran[Phase.FORWARD] == Counter(f"aten.{name}" for name in hosts.FORWARD * 3)
+    assert ran[Phase.LOSS] == Counter({"aten.sum": 1})
+    assert ran[Phase.BACKWARD] - Counter(f"aten.{name}" for name in hosts.BACKWARD * 3) == Counter(
+        {"aten.ones_like": 1}
+    )
+    forward, backward = hosts.layer_launches(CPU)
+    assert 0 < forward < 1e-3
+    assert 0 < backward < 1e-3
 
 
 # --- processes ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ knows not how a prediction is printed or served
 |---|---|---|
 | kernels | `kernels`, `kernel_*`, `monotone`, `measured_*` | utilisation curves of kernels and their corrections |
 | collectives | `collectives`, `collective_cases` | latency and bandwidth of collectives by fabric |
+| host | `host` | launch costs of operators; traces our H100's steps, so only where it is named |
 | traced | `traced` | nothing: traces published jobs, which needs torch and timm, so only where it is named |
 | kernel_factors | `kernel_factors` | factors on kernels, from whole steps of hundreds of networks |
 | steps | `steps`, `cases`, `factors`, `folds`, `row_correlation` | groups of kernels, host, ranks; interval width |
@@ -41,6 +42,7 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
     {
         "kernels": Stage("kernels/aic_gemm.parquet"),
         "collectives": Stage("kernels/aic_nccl.parquet"),
+        "host": Stage("measured/h100/usage.csv", usual=False),
         "traced": Stage("published/timm_train.csv", usual=False),
         "kernel_factors": Stage("traced/works.parquet", judges=True),
         "steps": Stage("published/measurements.csv", judges=True),

@@ -25,11 +25,41 @@ LOOP = "pt.position_loop"
 a view before it."""
 
 
+PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._scaled_mm"})
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeCosts:
+    """Host time of an operator over that of most others: of those whose modules have parameters and that ask a library
+    for a kernel."""
+
+    convolution: float = 1.0
+    convolution_backward: float = 1.0
+    batch_norm: float = 1.0
+    batch_norm_backward: float = 1.0
+    product: float = 1.0
+
+    def of(self, operator: str) -> float:
+        """Of an operator by its name."""
+        kind = kind_of(operator)
+        return 1.0 if kind is None else float(getattr(self, kind))
+
+
+def kind_of(operator: str) -> str | None:
+    """The field of `RelativeCosts` of an operator, if it has one."""
+    if operator in PRODUCTS:
+        return "product"
+    backward = "_backward" if operator.endswith("_backward") else ""
+    if operator.startswith("aten.convolution"):
+        return f"convolution{backward}"
+    return f"batch_norm{backward}" if "batch_norm" in operator else None
+
+
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """Seconds of host time: per operator, per free view, per kernel after the first, per multi-tensor sweep and per
-    tensor on its list, per tensor that a sweep handles one by one, and once a step (loop, gradients to None, batch to
-    device). The backward pass is launched by C++, in `backward_share` of the time."""
+    """Seconds of host time: per operator (times its relative cost), per free view, per kernel after the first, per
+    multi-tensor sweep and per tensor on its list, per tensor that a sweep handles one by one, and once a step (loop,
+    gradients to None, batch to device). The backward pass is launched by C++, in `backward_share` of the time."""
 
     operator_s: float
     view_s: float
@@ -40,10 +70,12 @@ class HostCosts:
     step_s: float
     log_spread: float
     backward_share: float
+    relative: RelativeCosts = RelativeCosts()
 
     def per_kind(self, kinds: OpSignatures, launches: NDArray[np.intp]) -> Array:
         """Host seconds of one call of each operator, without views."""
-        seconds = self.operator_s + self.kernel_s * np.maximum(launches - 1, 0)
+        relative = np.array([self.relative.of(name) for name in kinds.names], dtype=np.float64)
+        seconds = self.operator_s * relative + self.kernel_s * np.maximum(launches - 1, 0)
         for i, name in enumerate(kinds.names):
             if name == "pt.sweep":
                 kind = kinds[i]
@@ -76,13 +108,20 @@ def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
         us["step_us"],
         content["log_spread"],
         content["backward_share"],
+        relative_costs(),
     )
 
 
+def relative_costs() -> RelativeCosts:
+    """The relative costs that ship with the package."""
+    return RelativeCosts(**read_data("host.json")["relative"])
+
+
 @bounded()
-def measured_host_costs(host: HostFigures, execution: str) -> HostCosts:
+def measured_host_costs(host: HostFigures, execution: str, launches: bool = True) -> HostCosts:
     """A calibrated host: its measured costs in eager mode; other modes are the shipped costs times the ratio of its
-    measured cost per operator to the shipped one."""
+    measured cost per operator to the shipped one. `launches`: the host launches kernels; false on a CPU, whose
+    operators' own times have the rest."""
     content = read_data("host.json")
     if execution != "eager":
         factor = host.operator_us / content["modes"]["eager"]["operator_us"]
@@ -97,4 +136,5 @@ def measured_host_costs(host: HostFigures, execution: str) -> HostCosts:
         host.step_us * 1e-6,
         host.log_spread,
         host.backward_share,
+        relative_costs() if launches else RelativeCosts(),
     )

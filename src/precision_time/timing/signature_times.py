@@ -33,11 +33,11 @@ from precision_time.timing.work_table import WorkTable
 
 Array = NDArray[np.float64]
 
+FUSING = frozenset({"compile", "torchscript", "static_graph", "xla"})
+"""Execution modes that change the kernels, so that their factor also applies to measured kernels."""
 FITTED_HOST_SPREAD = 0.1
 """Spread of log(launch costs) in a framework whose host was fitted to whole steps: the errors of its launch-bound steps
 are 0.10 (root mean square of 63)."""
-FUSING = frozenset({"compile", "torchscript", "xla"})
-"""Execution modes that change the kernels, so that their factor also applies to measured kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,13 +273,14 @@ def _measured_host(cluster: Machine) -> HostFigures | None:
 def host_of(execution: str, cluster: Machine, constants: StepConstants, factor: float | None = None) -> HostCosts:
     """Costs of the calibrated host where it was measured; else the shipped ones times the node's factor and contention.
 
-    `factor` replaces contention.
+    `factor`, of a framework whose layers are autograd functions in Python, replaces contention; they launch the
+    backward pass from Python, too.
     """
     measured = _measured_host(cluster)
     if measured is not None:
-        return measured_host_costs(measured, execution)
+        return measured_host_costs(measured, execution, cluster.gpu.device_type != "cpu")
     if factor is None:
         contention = constants.rank_costs.host_factor(cluster.gpus_per_node)
         return constants.host_costs(host_costs(execution, cluster.node.host_factor * contention))
     costs = constants.host_costs(host_costs(execution, cluster.node.host_factor * factor))
-    return replace(costs, log_spread=FITTED_HOST_SPREAD)
+    return replace(costs, log_spread=FITTED_HOST_SPREAD, backward_share=1.0)
