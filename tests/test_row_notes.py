@@ -98,4 +98,4 @@ def test_steps_without_a_scaler_neither_unscale_nor_wait() -> None:
     assert plain.job == scaled.job.replace(loss_scale="none", torch="1.10", optimizer_impl="torch1")
     one, other = (predict(job.replace(anchors="none")) for job in (scaled.job, plain.job))
     assert one.breakdown["loss_scaling"] > other.breakdown["loss_scaling"] == 0.0
-    assert one.breakdown["host_gaps"] > other.breakdown["host_gaps"] == 0.0
+    assert one.breakdown["host_gaps"] > 1e-6 > other.breakdown["host_gaps"]

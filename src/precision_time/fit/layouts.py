@@ -57,7 +57,7 @@ class Factor:
 _FLASH2 = "the rule of kernel_priors.json has it: 370 TFLOP/s on H100 where FlashAttention-3 has 648 (arXiv:2407.08608)"
 _LARGE = "wider products than those of the steps behind the factors on kernels, in steps at the power limit"
 FACTORS: tuple[Factor, ...] = (
-    Factor("host.megatron", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
+    Factor("host.megatron", 1.0, 0.25, "Python per kernel over plain PyTorch's, in both passes: nothing measured"),
     Factor("host_power.megatron", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
     Factor("overlap", 1.0, 0.15, "block counts of NCCL are recalled, the sharing law assumed"),
     Factor("traffic.megatron", 1.0, 0.15, "its fused pointwise kernels against those of PyTorch"),
