@@ -63,6 +63,7 @@ def test_costs_have_every_factor():
     assert costs.host_power == pytest.approx({"megatron": 6.0})
     slow = costs.overhead("megatron-deepspeed")
     assert (slow.host, slow.host_power, slow.traffic) == pytest.approx((1.0, 6.0, 1.0))
+    assert costs.overhead("megatron-bridge").host == pytest.approx(1.5)  # its own, and the rest of Megatron's
     assert costs.overhead("pytorch") == FrameworkOverhead()
     sections = (costs.host, costs.host_power, costs.traffic, costs.network, costs.attention, costs.kernels)
     sections += (costs.products,)

@@ -58,6 +58,7 @@ _FLASH2 = "the rule of kernel_priors.json has it: 370 TFLOP/s on H100 where Flas
 _LARGE = "wider products than those of the steps behind the factors on kernels, in steps at the power limit"
 FACTORS: tuple[Factor, ...] = (
     Factor("host.megatron", 1.0, 0.25, "Python per kernel over plain PyTorch's, in both passes: nothing measured"),
+    Factor("host.megatron-bridge", 1.5, 0.5, "modules of Transformer Engine, fp8 scales: nothing measured"),
     Factor("host_power.megatron", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
     Factor("overlap", 1.0, 0.15, "block counts of NCCL are recalled, the sharing law assumed"),
     Factor("traffic.megatron", 1.0, 0.15, "its fused pointwise kernels against those of PyTorch"),

@@ -63,8 +63,9 @@ def wide(shape: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LayoutCosts:
-    """host        framework (see `ORIGINS`) -> factor on every cost of its host (custom autograd functions,
-                   checkpointing with random states, timers between them: more Python per kernel than plain PyTorch)
+    """host        framework, or where it has none the one of `ORIGINS` -> factor on every cost of its host (custom
+                   autograd functions, checkpointing with random states, timers between them: more Python per kernel
+                   than plain PyTorch)
     traffic        framework (see `ORIGINS`) -> factor on kernels that memory limits: fused ones, other releases of
                    PyTorch, copies not traced
     host_power     framework (see `ORIGINS`) -> p (see `FrameworkOverhead`)
@@ -101,7 +102,9 @@ class LayoutCosts:
         """The effect of a framework on host and kernel times."""
         origin = ORIGINS.get(framework, framework)
         return FrameworkOverhead(
-            self.host.get(origin), float(self.traffic.get(origin, 1.0)), self.host_power.get(origin)
+            self.host.get(framework, self.host.get(origin)),
+            float(self.traffic.get(origin, 1.0)),
+            self.host_power.get(origin),
         )
 
 
