@@ -71,7 +71,7 @@ def test_operators_have_the_cost_of_their_kind(operator: str, kind: str | None) 
 
 @pytest.mark.slow
 def test_launch_times_of_our_h100_follow_from_the_shipped_costs() -> None:
-    """Of the zoo's convolutional networks and transformers that were launched without waiting."""
+    """Of the zoo's networks. Of the median, as some that the device limits waited for it (U-Net 3D's loss scaler)."""
     lines = host.host_seconds(TABLES)
     rows = [r for r in read_table(TABLES / host.STEPS).rows if r.job and "timm" not in r.model and r.id in lines]
     steps = [
@@ -83,4 +83,4 @@ def test_launch_times_of_our_h100_follow_from_the_shipped_costs() -> None:
     eager, relative = host_costs("eager"), relative_costs()
     found = {name: eager.operator_s * 1e6 * getattr(relative, name) for name in host.RELATIVE}
     found |= {"operator": eager.operator_s * 1e6, "view": eager.view_s * 1e6, "step": eager.step_s * 1e6}
-    assert np.abs(errors_of(steps, found)).mean() < 0.3
+    assert np.median(np.abs(errors_of(steps, found))) < 0.25
