@@ -31,8 +31,8 @@ def again(framework: str, recompute: str, **fields: Any) -> list[str]:
     return [found.kinds[kind].name.removeprefix("aten.") for kind in block_of(found).recompute.kind]
 
 
-def forward(framework: str) -> list[str]:
-    found = program(framework, "full")
+def forward(framework: str, **fields: Any) -> list[str]:
+    found = program(framework, "full", **fields)
     return [found.kinds[kind].name.removeprefix("aten.") for kind in block_of(found).forward.kind]
 
 
@@ -48,7 +48,7 @@ def test_the_last_product_and_sum_do_not_run_again(framework: str) -> None:
     [("megatron-deepspeed", {}), ("megatron-bridge", {}), ("internevo", {}), ("pytorch", {"torch": "2.0"})],
 )
 def test_other_checkpoints_run_the_whole_block_again(framework: str, fields: dict[str, Any]) -> None:
-    assert again(framework, "full", **fields) == forward(framework)
+    assert again(framework, "full", **fields) == forward(framework, **fields)
 
 
 def test_torchtitan_saves_attention_and_every_product_but_each_second() -> None:

@@ -131,7 +131,7 @@ def test_before_2_11_torch_chose_flash_attention_2() -> None:
     assert row.job == job
     seconds = [
         predict(job.replace(**other)).step.p50
-        for other in ({}, {"torch": None, "attention": "flash2"}, {"torch": None})
+        for other in ({"torch": "2.10"}, {"torch": None, "attention": "flash2"}, {"torch": None})
     ]
     assert seconds[0] == seconds[1] > seconds[2]
 

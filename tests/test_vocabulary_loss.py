@@ -232,3 +232,9 @@ def test_other_programs_set_it() -> None:
     assert fused.job_fields()["loss"] == "liger"
     assert "liger_rms_norm" in fused.not_taken
     assert "loss" not in from_axolotl({**axolotl, "rl": "dpo"}).job_fields()
+
+
+def test_torchtitan_casts_logits_of_itself() -> None:
+    unsaid, stated = step(None, framework="torchtitan"), step("fp32", framework="torchtitan")
+    assert of_logits(unsaid) == of_logits(stated) != of_logits(step(None))
+    assert of_logits(step("liger", framework="torchtitan")) == of_logits(step("liger"))

@@ -16,6 +16,7 @@ from typing import Any
 from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
 from precision_time.capture.adapters import with_adapters
+from precision_time.capture.composed_norms import composed_rms_norms
 from precision_time.capture.fused_kernels import framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
@@ -321,6 +322,7 @@ class _GraphKey:
     """False: an evaluation, which is never stored."""
     lora: Lora | None
     quantized: str | None
+    composed_norms: bool
     few_layers: bool
     entry: ZooEntry = field(compare=False)
 
@@ -360,6 +362,7 @@ def _graph(
             training,
             job.lora,
             job.quantized,
+            job.composes_rms_norms,
             few_layers and model.name.startswith("hf:"),
             model.entry,
         )
@@ -368,6 +371,11 @@ def _graph(
 
 @bounded(Skeleton, Parameter, Form)
 def _cached_graph(key: _GraphKey) -> OpGraph:
+    graph = _graph_of(key)
+    return composed_rms_norms(graph) if key.composed_norms else graph
+
+
+def _graph_of(key: _GraphKey) -> OpGraph:
     sizes = dict(key.sizes)
     if key.shipped:
         concrete = {symbol.name: int(sizes[symbol.name]) for symbol in key.entry.symbols}

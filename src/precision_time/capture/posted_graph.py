@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from precision_time.capture import symbolic
+from precision_time.capture.composed_norms import composed_rms_norms
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.graph_json import graph_of, graph_values
 from precision_time.capture.lengths import settle_lengths
@@ -211,7 +212,8 @@ def posted_step(job: Job, precision: Precision, device_type: str) -> tuple[Captu
         raise JobError("model_config changes models of the zoo; leave it out and capture the changed model")
     graph = replace(found.graphs[regime], name=job.model)
     graph = symbolic.rename_dtypes(graph, dtype_renames(precision))
-    return found, transform(graph, precision, job.execution, device_type)
+    graph = transform(graph, precision, job.execution, device_type)
+    return found, composed_rms_norms(graph) if job.composes_rms_norms else graph
 
 
 def _check_same(field: str, asked: Any, traced: Any) -> None:

@@ -16,6 +16,7 @@ from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture import symbolic
 from precision_time.capture.adapters import with_adapters
 from precision_time.capture.captured_model import attention_of, capture_model, resolve, settle_ema, usual_implementation
+from precision_time.capture.composed_norms import composed_rms_norms
 from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
@@ -97,6 +98,7 @@ _words = attrgetter(
     "batch_size",
     "attention_kernel",
     "unfused_grouped_fp32",
+    "composes_rms_norms",
     "execution",
     "framework",
     "memory_format",
@@ -107,7 +109,7 @@ _words = attrgetter(
     "loss_scale",
     "lora",
     "quantized",
-    "loss",
+    "logits_loss",
 )
 _OUTSIDE = frozenset({"dp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"})
 _degrees = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE))
@@ -157,7 +159,8 @@ def _step(asked: _Asked) -> TrainingStep:
                 split.depth,
                 job.lora,
                 job.quantized,
-                job.loss,
+                job.logits_loss,
+                job.composes_rms_norms,
             )
         )
 
@@ -305,6 +308,7 @@ class _Key:
     lora: Lora | None
     quantized: str | None
     loss: str | None
+    composed_norms: bool
 
 
 @bounded(Skeleton, Parameter, Form, Unit)
@@ -318,7 +322,7 @@ def _layers(key: _Key) -> LayeredGraph:
     else:
         shallow = Shallow.stored(config, key.depth)
         graph = _evaluated(key, template, config, sizes)
-    shallow_layers = layered(graph)
+    shallow_layers = layered(composed_rms_norms(graph) if key.composed_norms else graph)
     blocks = [i for i in shallow_layers.order if shallow_layers.units[i].name not in (BEFORE, AFTER)]
     order: list[int] = []
     further = int(config.get("mtp_layers") or 0)  # after the last stack, each a block of its own

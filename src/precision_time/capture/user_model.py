@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from precision_time.capture import symbolic
+from precision_time.capture.composed_norms import composed_rms_norms
 from precision_time.capture.defined_names import defined_names
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
@@ -60,6 +61,8 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
     traced = traced_user_model(job, precision, device_type)
     graph = symbolic.rename_dtypes(traced.graph, dtype_renames(precision))
     graph = transform(graph, precision, job.execution, device_type)
+    if job.composes_rms_norms:
+        graph = composed_rms_norms(graph)
     return replace(traced, graph=graph, optimizer=job.optimizer or traced.optimizer)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from precision_time.errors import JobError
-from precision_time.job.choices import PLAIN_LOSS
+from precision_time.job.choices import PLAIN
 from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def check_together(job: Job, layout: Layout) -> None:
 
 
 def _check_loss(job: Job, layout: Layout) -> None:
-    if job.framework not in PLAIN_LOSS:
+    if job.framework not in PLAIN:
         raise JobError(f"loss {job.loss} replaces PyTorch's, and {job.framework} has its own; leave loss out")
     if job.loss == "liger" and (job.precision_spec.autocast or layout.tp > 1):
         what = f"layout has tp={layout.tp}; set tp to 1" if layout.tp > 1 else f"precision is {job.precision}"

@@ -28,8 +28,9 @@ FRAMEWORKS = (
 )  # fmt: skip
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
 LOSSES = ("fp32", "liger")
-PLAIN_LOSS = ("pytorch", "deepspeed", "torchtitan")
-"""Frameworks that leave the cross-entropy of logits to PyTorch, so that `loss` may say how it is computed."""
+PLAIN = ("pytorch", "deepspeed", "torchtitan")
+"""Frameworks that leave norms and the cross-entropy of logits to PyTorch, so that its version says how the former
+run, and `loss` may say how the latter is computed."""
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "static_graph", "xla")
 """`static_graph`: the graph executors of TensorFlow 1, MXNet and Paddle."""
 FUSING = ("compile", "torchscript", "static_graph", "xla")

@@ -286,6 +286,16 @@ class Job:
         request 191085)."""
         return self.framework == "pytorch" and self.older_than(2, 14) and not self.older_than(2, 5)
 
+    @property
+    def logits_loss(self) -> str | None:
+        """How the loss of a decoder's logits is computed: torchtitan casts them (`components/loss.py`)."""
+        return self.loss or ("fp32" if self.framework == "torchtitan" else None)
+
+    @property
+    def composes_rms_norms(self) -> bool:
+        """Whether RMS norms run as several operators: eagerly in PyTorch before 2.9 (`capture.composed_norms`)."""
+        return self.framework in choices.PLAIN and self.execution not in choices.FUSING and self.older_than(2, 9)
+
     def older_than(self, *version: int) -> bool:
         """Whether the job names a version of PyTorch that is older than `version`."""
         return self.torch is not None and tuple(map(int, self.torch.split("."))) < version

@@ -9,7 +9,7 @@ from typing import Any
 
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT, GPUS, NODES
-from precision_time.job.choices import PLAIN_LOSS
+from precision_time.job.choices import PLAIN
 from precision_time.job.importers.numerics import Numerics
 from precision_time.job.importers.reader import NO_EFFECT
 from precision_time.job.job import Job
@@ -57,7 +57,7 @@ class Imported:
         self._check_decided({*replaced, *chosen})
         precision = {} if self.numerics is None else self.numerics.job_fields()
         stated = {**self.defaults, **precision, **self.fields}
-        if {**stated, **replaced}.get("framework", PLAIN_LOSS[0]) not in PLAIN_LOSS:
+        if {**stated, **replaced}.get("framework", PLAIN[0]) not in PLAIN:
             stated.pop("loss", None)
         if "optimizer" in replaced or ("optimizer" in self.fields and "optimizer_impl" not in self.fields):
             stated.pop("optimizer_impl", None)  # it belongs to the file's optimizer, or to the default one
