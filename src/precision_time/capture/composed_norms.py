@@ -67,8 +67,9 @@ class _Steps:
 
     def finish(self) -> None:
         """Put the operators where the call was, with the views before it."""
-        kind, first = self.calls[0]
-        self.calls[0] = (kind, replace(first, views=first.views + self.call.views))
+        if self.calls:
+            kind, first = self.calls[0]
+            self.calls[0] = (kind, replace(first, views=first.views + self.call.views))
         self.edit.before(self.at, self.calls)
         self.edit.remove(self.at)
 
