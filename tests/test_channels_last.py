@@ -427,6 +427,14 @@ def test_the_format_matters_to_models_with_images_alone() -> None:
     assert len(copied(last.graph)) == len(copied(rows.graph)) + 1
 
 
+@pytest.mark.parametrize("framework", ["tensorflow1", "tensorflow2", "paddle"])
+def test_frameworks_with_a_format_of_their_own_make_none_of_the_copies_of_pytorch(framework: str) -> None:
+    """PyTorch's instance norm copies its images to channels first and back."""
+    job = Job("nnunet-2d", precision="amp-fp16", memory_format="nhwc")
+    there, here = (training_step(each).graph for each in (job.replace(framework=framework), job))
+    assert len(copied(there)) == len(copied(training_step(job.replace(memory_format="nchw")).graph)) < len(copied(here))
+
+
 def test_a_framework_whose_kernels_read_the_format_copies_parts_alone() -> None:
     """MXNet's instance norm reads volumes channels last, so that gradients of joined volumes are all that is copied, as
     in rows. PyTorch copies 2 x 32 x 128^3 as often as a step on an H100 in either format (`data/measured`)."""

@@ -224,9 +224,30 @@ def test_cells_of_a_row_replace_the_defaults() -> None:
     assert row.job == Job(
         "bert-base", input={"seq_len": 128}, gpu="a100-80gb-sxm", gpus=8, nodes=2, batch_size=64, grad_accum=4,
         attention="math", optimizer="adam", optimizer_impl="fused", execution="static_graph", no_sync=False,
+        framework="tensorflow1",
     )  # fmt: skip
     assert "execution static_graph" in row.assumed
     assert not any(word.startswith(("attention", "grad_accum", "optimizer a")) for word in row.assumed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "memory_format"),
+    [
+        ({}, "nhwc"),
+        ({"framework": "pytorch"}, "nchw"),
+        ({"framework": "tensorflow"}, "nhwc"),
+        ({"framework": "mxnet"}, "nchw"),
+        ({"precision": "tf32"}, "nchw"),
+        ({"precision": "amp-bf16"}, "nchw"),
+        ({"model": "vnet", "optimizer": "adam"}, "nchw"),
+        ({"memory_format": "nchw"}, "nchw"),
+    ],
+)
+def test_tensorflow_lays_images_in_float16_channels_last(changes: dict[str, str], memory_format: str) -> None:
+    row = row_of(2, cells(**{"framework": "tensorflow2", "precision": "amp-fp16"} | changes))
+    assert row.job is not None
+    assert row.job.memory_format == memory_format
+    assert (f"memory_format {memory_format}" in row.assumed) == ("memory_format" not in changes)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from precision_time.estimate.interval import Z90
+from precision_time.estimate.spread import ELSEWHERE
 from precision_time.fit.folds import least_spread
 from precision_time.fit.spreads import Coverage, Errors, Spread, base_spreads, by_kind, novelty
 
@@ -44,10 +45,11 @@ def test_spreads_by_kind_by_hand() -> None:
     assert set(novelty({"gpu": (spread, spread.errors)})) == {"gpu", "gpu:fp8", "gpu:whole"}
 
 
-def test_networks_of_timm_settle_their_own_spread_alone() -> None:
-    bases = spread_of([0.1] * 30 + [0.5] * 50, ["half"] * 30 + ["timm"] * 50).bases()
-    half, timm = 0.1 * T[29] / Z90**2, 0.5 * T[49] / Z90**2
-    assert bases == pytest.approx({"": half, "half": half, "timm": timm}, rel=1e-4)
+@pytest.mark.parametrize("kind", ["timm", ELSEWHERE])
+def test_networks_of_timm_and_other_frameworks_settle_their_own_spread_alone(kind: str) -> None:
+    bases = spread_of([0.1] * 30 + [0.5] * 50, ["half"] * 30 + [kind] * 50).bases()
+    half, own = 0.1 * T[29] / Z90**2, 0.5 * T[49] / Z90**2
+    assert bases == pytest.approx({"": half, "half": half, kind: own}, rel=1e-4)
 
 
 def test_intervals_hold_four_in_five_of_the_next_fold_however_few_there_are() -> None:
@@ -73,6 +75,16 @@ def test_a_kind_of_few_folds_takes_what_it_needs_itself_if_all_kinds_need_less()
     errors = [0.1] * 40 + [0.5] * 4 + [0.01] * 4
     bases = spread_of(errors, ["half"] * 40 + ["pure-half"] * 4 + ["double"] * 4).bases()
     assert bases["double"] == bases[""] < bases["pure-half"] == pytest.approx(0.5 / Z90)
+
+
+def test_rows_of_kinds_apart_help_where_two_folds_alone_would_settle_a_spread() -> None:
+    """Two frameworks have steps of no kind of their own, and two others tell what a fifth adds."""
+    kinds, frameworks = ["half"] * 40 + [ELSEWHERE] * 40, np.repeat(list("abcd"), 20).tolist()
+    spread = spread_of([0.1] * 40 + [0.2] * 40, kinds)
+    errors, every = Errors.of([0.2] * 40 + [0.3] * 40, frameworks), np.ones(80, dtype=np.bool_)
+    assert spread.added(errors)["half"] == pytest.approx(errors.of_next_fold(spread.known(), every))
+    ordinary = every & (np.arange(80) < 40)
+    assert spread.added(errors)["half"] < errors.of_next_fold(spread.known(), ordinary)
 
 
 def test_a_fold_counts_as_the_root_of_its_rows() -> None:

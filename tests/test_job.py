@@ -193,6 +193,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"execution": "cuda-graph"}, "nearest: cuda_graphs"),
     ({"recompute": "some"}, "set recompute to one of none, selective, selective-ops, full"),
     ({"recompute_layers": 4}, "recompute_layers 4 goes with recompute full, not none"),
+    ({"framework": "tensorflow", "layout": "fsdp", "gpus": 8}, "tensorflow2 is predicted with whole replicas"),
+    ({"framework": "mxnet", "layout": "tp=2", "gpus": 8}, "framework mxnet is predicted with whole replicas alone"),
     ({"recompute": "full", "recompute_layers": 0}, "recompute_layers must be a whole number"),
     ({"memory_format": "nhcw"}, "nearest: n"),
     ({"torch": 1.1}, "torch 1.1 is no version of PyTorch; give text in quotes"),

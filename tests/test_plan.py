@@ -157,10 +157,10 @@ def test_a_measurement_is_named_that_narrows_the_best(small: Plan) -> None:
         (Goal(deadline_hours=0.01), r"nothing meets the deadline with 90%: the earliest finish is in .* \(16 x a100"),
         (Goal(budget_usd=1), r"nothing meets the budget with 90%: it takes \$\d+ \(8 x "),
         (
-            Goal(deadline_hours=1.8, budget_usd=40),
-            r"budget with 90%: in 108 min it takes \$75 .*; the cheapest takes \$71",
+            Goal(deadline_hours=1.95, budget_usd=40),
+            r"budget with 90%: in 117 min it takes \$82 .*; the cheapest takes \$78",
         ),
-        (Goal(deadline_hours=1.8, budget_usd=73), r"the deadline and the budget together .* with \$73 the earliest"),
+        (Goal(deadline_hours=1.95, budget_usd=80), r"the deadline and the budget together .* with \$80 the earliest"),
     ],
 )
 def test_what_binds_and_the_nearest_goal(goal: Goal, says: str) -> None:

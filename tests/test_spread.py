@@ -10,7 +10,7 @@ import pytest
 from precision_time import Job, predict
 from precision_time.estimate import spread
 from precision_time.estimate.interval import Z90
-from precision_time.estimate.spread import JobFacts, SpreadTerms, kind_of, log_spread, novel
+from precision_time.estimate.spread import ELSEWHERE, JobFacts, SpreadTerms, kind_of, log_spread, novel
 
 SEEN = {
     "family": ["resnet"], "gpu": ["a100"], "architecture": ["ampere"], "precision": ["amp-fp16"],
@@ -103,6 +103,24 @@ def test_kinds_of_steps_have_spreads_of_their_own(monkeypatch: pytest.MonkeyPatc
 )  # fmt: skip
 def test_the_kind_of_a_step(family: str, precision: str, layout: str, kind: str) -> None:
     assert kind_of(family, precision, Job("gpt2", layout=layout, gpus=8, torch="1.12"), "rtx-3090") == kind
+
+
+@pytest.mark.parametrize(
+    ("framework", "family", "kind"),
+    [
+        ("tensorflow1", "bert", ELSEWHERE), ("tensorflow2", "timm", ELSEWHERE), ("paddle", "resnet", ELSEWHERE),
+        ("tensorflow2", "gpt", ELSEWHERE), ("mxnet", "resnet", "half"), ("deepspeed", "gpt", "whole"),
+    ],
+)  # fmt: skip
+def test_frameworks_for_which_pytorch_stands_are_a_kind(framework: str, family: str, kind: str) -> None:
+    assert kind_of(family, "amp-fp16", Job("gpt2", framework=framework), "v100") == kind
+
+
+def test_the_interval_of_a_framework_for_which_pytorch_stands_is_wider_and_says_so() -> None:
+    there, here = (predict(Job("bert-large", precision="amp-fp16", framework=f)) for f in ("tensorflow2", "pytorch"))
+    assert there.step.p90 / there.step.p50 > 1.05 * here.step.p90 / here.step.p50
+    assert any(note.startswith("tensorflow2: PyTorch's operators") for note in there.assumptions)
+    assert not any("stand for its own" in note for note in here.assumptions)
 
 
 def test_networks_of_timm_are_a_kind_where_their_table_is() -> None:

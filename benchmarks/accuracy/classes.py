@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from precision_time.estimate.spread import TIMM
+from precision_time.estimate.spread import ELSEWHERE, TIMM
 from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.spreads import ALL, Coverage, Mask
-from precision_time.fit.steps import NOVEL, JudgedSteps, is_timm
+from precision_time.fit.steps import NOVEL, JudgedSteps, is_timm, kind_of_row
 from precision_time.fit.traced import read
 from precision_time.measurements.row import Row
 from precision_time.report.errors import labels, percent
@@ -32,8 +32,9 @@ def judge(tables: Path, progress: Callable[[str], None]) -> JudgedSteps:
 _PARTS: Mapping[str, Callable[[Row], bool]] = {
     "image networks of timm, published, NCHW": lambda row: is_timm(row) and not _own(row) and not _last(row),
     "image networks of timm, published, NHWC": lambda row: is_timm(row) and not _own(row) and _last(row),
+    "frameworks for which PyTorch stands": lambda row: _as_pytorch(row),
     "networks of torchvision": lambda row: row.model.startswith("torchvision:"),
-    "other networks, published": lambda row: ":" not in row.model and not _own(row),
+    "other networks, published": lambda row: ":" not in row.model and not _own(row) and not _as_pytorch(row),
     "this project's H100, NCHW": lambda row: _own(row) and not _last(row),
     "this project's H100, NHWC": lambda row: _own(row) and _last(row),
 }
@@ -41,6 +42,10 @@ _PARTS: Mapping[str, Callable[[Row], bool]] = {
 
 def _own(row: Row) -> bool:
     return row.source.startswith("this project")
+
+
+def _as_pytorch(row: Row) -> bool:
+    return kind_of_row(row) == ELSEWHERE
 
 
 def _last(row: Row) -> bool:
@@ -58,8 +63,10 @@ def coverages(judged: JudgedSteps) -> dict[str, Coverage]:
 
 
 def summary(judged: JudgedSteps) -> Table:
-    """Two rows for each kind of novelty: image networks of timm, most rows of which are on one GPU, and others."""
-    return _by_kind(judged, {ALL: "other networks, and our H100", TIMM: "networks of timm, RTX 3090"})
+    """Three rows for each kind of novelty: image networks of timm, most rows of which are on one GPU, steps of
+    frameworks for which PyTorch stands, and others."""
+    kinds = {ALL: "other networks, and our H100", TIMM: "networks of timm, RTX 3090", ELSEWHERE: "TensorFlow, Paddle"}
+    return _by_kind(judged, kinds)
 
 
 def _by_kind(judged: JudgedSteps, kinds: Mapping[str, str]) -> Table:
@@ -78,7 +85,7 @@ def page(judged: JudgedSteps) -> str:
         [name, *_cells(everything["family"], np.array([test(row) for row in judged.rows]))]
         for name, test in _PARTS.items()
     ]
-    by_precision = Counter(row.precision for row in judged.rows if not is_timm(row))
+    by_precision = Counter(row.precision for row in judged.rows if _ordinary(row))
     precisions = [
         [name, *_cells(everything["family"], _of(judged, lambda row, name=name: row.precision == name))]  # type: ignore[misc]
         for name, count in by_precision.most_common()
@@ -86,21 +93,24 @@ def page(judged: JudgedSteps) -> str:
     ]
     sections = []
     for name, fold in NOVEL.items():
-        crowd = Counter(fold(row) for row in judged.rows)
+        shown = np.array([name == "framework" or not _as_pytorch(row) for row in judged.rows])
+        crowd = Counter(fold(row) for row, kept in zip(judged.rows, shown.tolist(), strict=True) if kept)
         rows = [
-            [each, *_cells(everything[name], np.array([fold(row) == each for row in judged.rows]))]
+            [each, *_cells(everything[name], np.array([fold(row) == each for row in judged.rows]) & shown)]
             for each, count in crowd.most_common()
             if count >= LEAST_ROWS
         ]
         sections.append(f"## By {name}\n\n{Table([name, *COLUMNS], rows).markdown()}\n")
     return f"""# Steps with something new
 
-Written by `python -m benchmarks.accuracy classes`. Rows of trust A and B of all tables of data-parallel steps
-(`data/published/` and `data/measured/`: {len(judged.rows):,} rows that say something about kernels), each predicted by
-factors on kernels that were fitted without all rows which share its model, family, GPU, architecture, precision or
-framework. Anchors and factors of [accuracy.md](accuracy.md) are not applied.
-Steps in half, pure half, TF32, single and double precision and those of timm's image networks have spreads of their
-own, for which a model, family or GPU counts as the root of its rows and a spread that few of them tell is wider for it.
+Written by `python -m benchmarks.accuracy classes`. Rows of trust A and B of all tables of data-parallel steps, and
+those of TensorFlow and Paddle, for which PyTorch's operators and kernels stand (`data/published/` and `data/measured/`:
+{len(judged.rows):,} rows that say something about kernels), each predicted by factors on kernels that were fitted
+without all rows which share its model, family, GPU, architecture, precision or framework. Anchors and factors of
+[accuracy.md](accuracy.md) are not applied.
+Steps in half, pure half, TF32, single and double precision, those of timm's image networks and those of TensorFlow and
+Paddle have spreads of their own, for which a model, family or GPU counts as the root of its rows and a spread that few
+of them tell is wider for it.
 "In P10-P90": at the shipped spreads, which hold at least 80% of most kinds by construction. "From other folds": at
 spreads that rows of other folds alone give in the same way. Nearly all of timm's networks ran on one GPU in one
 precision and framework, so that other networks settle theirs there.
@@ -123,4 +133,8 @@ precision and framework, so that other networks settle theirs there.
 
 
 def _of(judged: JudgedSteps, test: Callable[[Row], bool]) -> Mask:
-    return np.array([test(row) and not is_timm(row) for row in judged.rows], dtype=np.bool_)
+    return np.array([test(row) and _ordinary(row) for row in judged.rows], dtype=np.bool_)
+
+
+def _ordinary(row: Row) -> bool:
+    return not is_timm(row) and not _as_pytorch(row)

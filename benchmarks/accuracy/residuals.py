@@ -47,7 +47,8 @@ KNOWN = (
         "ssd",
         True,
         "Convolutions of all published families run faster than the hand-set priors say; without SSD fewer are left to "
-        "say so. Why tf32 is furthest off is not understood.",
+        "say so. Those in half precision on V100s are furthest off: TensorFlow's networks, channels last too, are "
+        "slower there.",
     ),
     Known(
         "ncf",
@@ -59,7 +60,7 @@ KNOWN = (
         "unet",
         False,
         "On the A100 in half precision nothing else published keeps images in NCHW, so its convolutions are those of "
-        "other arithmetics. Of a step, 8 to 10 ms change with no batch size.",
+        "other arithmetics. Of a step, some 7 ms change with no batch size.",
         gpus=("a100-80gb-sxm",),
     ),
     Known(

@@ -219,7 +219,8 @@ def _worst(judged: Sequence[JudgedRow]) -> Iterable[str]:
 def _trust_c(board: Board) -> Iterable[str]:
     yield (
         "Kernels of other frameworks, compilers, uncertain configurations or host-bound runs. They have no goal, count "
-        "little in the fit and in none of the figures above. Held out by model family too."
+        "little in the fit and in none of the figures above, and those of TensorFlow and Paddle set the spread of "
+        "their own kind. Held out by model family too."
     )
     groups: dict[str, ErrorStatistics] = board.rest(AWARE).by("framework")
     rows = [[name, *errors.cells(_FIELDS)] for name, errors in groups.items()]

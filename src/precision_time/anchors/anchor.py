@@ -96,7 +96,7 @@ def describe_job(
         *(() if job.lora is None else (job.lora, job.quantized)),
         *(("reference",) if job.reference else ()),
         *(() if step.ema is None else (f"ema {step.ema}",)),
-        *(() if job.loss is None else (f"loss {job.loss}",)),
+        *(() if job.logits_loss is None else (f"loss {job.logits_loss}",)),
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )
     return JobDescriptor(

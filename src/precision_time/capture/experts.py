@@ -35,6 +35,9 @@ _library.define("focal_loss_backward(Tensor grad, Tensor partial) -> Tensor")
 _library.define("dot_interaction_forward(Tensor vectors, int width) -> Tensor")
 _library.define("dot_interaction_backward(Tensor grad, Tensor vectors) -> Tensor")
 
+# As gather_gpu_fused_fwd there: rows of a table, written in the dtype of autocast.
+_library.define("gathered_rows(Tensor table, Tensor index, ScalarType dtype) -> Tensor")
+
 
 def _grouped_mm(x: Any, weight: Any, bias: Any) -> Any:
     return x.new_empty((x.shape[0], weight.shape[-1]))
@@ -80,6 +83,10 @@ def _dot_interaction_backward(grad: Any, vectors: Any) -> Any:
     return torch.empty_like(vectors)
 
 
+def _gathered_rows(table: Any, index: Any, dtype: torch.dtype) -> Any:
+    return table.new_empty((*index.shape, table.shape[-1]), dtype=dtype)
+
+
 for _shape in (
     _grouped_mm,
     _grouped_mm_weight,
@@ -92,6 +99,7 @@ for _shape in (
     _focal_loss_backward,
     _dot_interaction_forward,
     _dot_interaction_backward,
+    _gathered_rows,
 ):
     _library.impl(_shape.__name__.removeprefix("_"), _shape, "Meta")
 
@@ -203,6 +211,11 @@ def dot_interaction(vectors: Any, pairs: Any, padding: int) -> Any:
     return _DotInteraction.apply(vectors, vectors.shape[-1] + pairs.shape[0] + padding)
 
 
+def gather_rows(table: Any, index: Any, dtype: torch.dtype) -> Any:
+    """Rows of a frozen table: its caller applies their gradients to it."""
+    return torch.ops.precision_time.gathered_rows(table.detach(), index, dtype)
+
+
 REPLACEMENTS: dict[str, tuple[Any, bool]] = {
     "grouped_linear": (grouped_linear, True),
     "permute": (permute, False),
@@ -210,5 +223,6 @@ REPLACEMENTS: dict[str, tuple[Any, bool]] = {
     "state_scan": (state_scan, False),
     "focal_loss": (focal_loss, False),
     "dot_interaction": (dot_interaction, False),
+    "gather_rows": (gather_rows, False),
 }
 """As `fused.REPLACEMENTS`, of the operators in `zoo.models.operators`."""

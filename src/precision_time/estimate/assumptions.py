@@ -6,7 +6,7 @@ from precision_time.capture.lengths import MIDDLE
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
-from precision_time.job.choices import FUSING
+from precision_time.job.choices import AS_PYTORCH, FUSING
 from precision_time.job.job import Job
 
 
@@ -23,6 +23,7 @@ def assumptions(job: Job, step: TrainingStep, gpu: Gpu, grouped_share: float) ->
             _adapters(job, step),
             _matrices(job, step),
             _execution(job),
+            _framework(job),
             *_precision(step, gpu),
             _grouped_convolutions(grouped_share),
             _around(job, gpu),
@@ -112,6 +113,12 @@ def _matrices(job: Job, step: TrainingStep) -> str:
     note = f"{step.optimizer}: matrices of blocks alone, AdamW for all other weights"
     whole = f"{step.optimizer}: each rank updates whole matrices, whose exchange between ranks takes no time here"
     return f"{note}; {whole}" if shared else note
+
+
+def _framework(job: Job) -> str:
+    if job.framework not in AS_PYTORCH:
+        return ""
+    return f"{job.framework}: PyTorch's operators and kernels stand for its own, and the interval is wider for that"
 
 
 def _execution(job: Job) -> str:

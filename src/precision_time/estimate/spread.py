@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from precision_time.estimate.interval import Z90
+from precision_time.job.choices import AS_PYTORCH
 from precision_time.job.job import Job
 from precision_time.timing.parameters import read_data
 from precision_time.zoo.catalog import ENTRIES
@@ -126,6 +127,8 @@ class JobFacts:
     """As `kind_of` has it."""
 
 
+ELSEWHERE = "other-framework"
+"""The kind of the steps of frameworks for which PyTorch's operators and kernels stand."""
 TIMM, TIMM_GPU = "timm", "rtx-3090"
 """The family of timm's models, and the kind of the steps in their large table, with the GPU that it is of."""
 _KIND_OF_PRECISION = {
@@ -145,10 +148,13 @@ def _source(kind: str) -> str:
 def kind_of(family: str, precision: str, job: Job, gpu: str) -> str:
     """The kind of a step on a GPU of the catalog, by which the size of its error differs.
 
-    Of a decoder: in fp8, of ranks that share the layers of a replica ("divided"), or neither ("whole"). Of other
-    models: image networks of timm where and as their large table has them, on one GPU under PyTorch 1, and steps in
-    "half", "tf32", "single" (fp32) or "double" precision or in "pure-half".
+    Of any model in a framework for which PyTorch stands: "other-framework". Of a decoder: in fp8, of ranks that share
+    the layers of a replica ("divided"), or neither ("whole"). Of other models: image networks of timm where and as
+    their large table has them, on one GPU under PyTorch 1, and steps in "half", "tf32", "single" (fp32) or "double"
+    precision or in "pure-half".
     """
+    if job.framework in AS_PYTORCH:
+        return ELSEWHERE
     layout = job.layout_spec
     if family in _decoder_families():
         if precision.startswith("fp8"):

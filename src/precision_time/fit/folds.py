@@ -22,6 +22,7 @@ from precision_time.estimate.step_memory import step_memory
 from precision_time.fit.cases import Case
 from precision_time.fit.factors import fit
 from precision_time.fit.kernel_factors import Steps
+from precision_time.job.choices import AS_PYTORCH
 from precision_time.layout.options import Options
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
@@ -31,12 +32,19 @@ from precision_time.timing.step_factors import Openness
 
 Array = NDArray[np.float64]
 TRUSTED = ("A", "B")
-"""Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart."""
+"""Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart, and set the spread
+of frameworks for which PyTorch stands alone (`sets_spread`)."""
 FOLDS: dict[str, Callable[[Row], str]] = {
     "model family": lambda row: row.family,
     "GPU": lambda row: _architecture_and_board(row.gpu),
     "precision": lambda row: row.precision,
 }
+
+
+def sets_spread(row: Row) -> bool:
+    """Whether the error of a row counts in the spread of its kind. Rows of frameworks for which PyTorch stands have
+    trust C because of their kernels, whose effect their spread is to hold."""
+    return row.trust in TRUSTED or (row.job is not None and row.job.framework in AS_PYTORCH)
 
 
 def _architecture_and_board(gpu: str) -> str:
@@ -68,6 +76,11 @@ class HeldOut:
         """The row as an anchor of other rows."""
         row = self.row
         return Anchor(self.descriptor, row.id, row.source, row.trust, row.measured_s, float(f"{self.predicted_s:.6g}"))
+
+    @property
+    def counts(self) -> bool:
+        """Whether its error counts in the spread of its kind."""
+        return sets_spread(self.row)
 
     @property
     def log_error(self) -> float:

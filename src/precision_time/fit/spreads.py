@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from precision_time.estimate.interval import Z90, Interval
-from precision_time.estimate.spread import TIMM
+from precision_time.estimate.spread import ELSEWHERE, TIMM
 from precision_time.evaluation.rows import JudgedRow
-from precision_time.fit.folds import TRUSTED, HeldOut, least_spread
+from precision_time.fit.folds import HeldOut, least_spread
 from precision_time.report.errors import ErrorStatistics
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 ALL = ""
-"""Of `bases` and `added`: the rows of every kind but timm's networks, which one table holds by the thousand."""
+"""Of `bases` and `added`: the rows of every kind but timm's networks, which one table holds by the thousand, and
+frameworks for which PyTorch stands."""
+_APART = (TIMM, ELSEWHERE)
 FEWEST_ROWS, FEWEST_FOLDS = 30, 3
-"""Of a kind, so that they settle its spread; with fewer the rows of all kinds do, or its own if they require more."""
+"""Of a kind, so that they settle its spread; with fewer the rows of all kinds do (and those apart, where these are too
+few as well), or its own if they require more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +85,7 @@ class Spread:
 
     def of_kind(self, kind: str) -> Mask:
         """The rows of a kind that count."""
-        return np.asarray(self.trusted & (self.kinds != TIMM if kind == ALL else self.kinds == kind))
+        return np.asarray(self.trusted & (~np.isin(self.kinds, _APART) if kind == ALL else self.kinds == kind))
 
     @property
     def names(self) -> list[str]:
@@ -123,7 +126,7 @@ class Spread:
         own, every = self.of_kind(kind) & some, self.of_kind(ALL) & some
         if errors.enough(own):
             return errors.of_next_fold(known, own)
-        if not every.any():
+        if not errors.enough(every):
             every = self.trusted & some if (self.trusted & some).any() else self.trusted  # of one fold
         return max(errors.of_next_fold(known, every), errors.least(known, own))
 
@@ -178,7 +181,7 @@ def of_held_out(judged: Sequence[HeldOut]) -> Array:
     """The spread of every row, from the errors of the other folds."""
     errors = Errors.of([each.log_error for each in judged], [each.fold for each in judged])
     widenings = np.array([each.widening for each in judged])
-    trusted = np.array([each.row.trust in TRUSTED for each in judged])
+    trusted = np.array([each.counts for each in judged])
     kinds = np.array([each.kind for each in judged])
     return Spread(widenings, kinds, trusted, errors, widenings).elsewhere(errors, new=False)
 

@@ -26,6 +26,7 @@ from precision_time.fit.folds import (
     HeldOut,
     cross_validate,
     judge,
+    sets_spread,
 )
 from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.provenance import provenance
@@ -60,8 +61,8 @@ NOVEL: dict[str, Callable[[Row], str]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedSteps:
-    """The steps of trust A and B of all tables, predicted by factors on kernels that were fitted without their model,
-    and without what else they share (`NOVEL`).
+    """The steps of trust A and B of all tables, and those of frameworks for which PyTorch stands, predicted by
+    factors on kernels that were fitted without their model, and without what else they share (`NOVEL`).
 
     widenings  what each job adds to its spread
     errors     by what was left out
@@ -74,8 +75,8 @@ class JudgedSteps:
     @classmethod
     def of(cls, kernels: Steps, openness: Openness, progress: Callable[[str], None] = lambda name: None) -> JudgedSteps:
         """`openness`: of the step factors."""
-        trusted = np.array([row.trust in TRUSTED for row in kernels.rows])
-        kept = np.flatnonzero(trusted & ~kernels.partial & kernels.usable)
+        counts = np.array([sets_spread(row) for row in kernels.rows])
+        kept = np.flatnonzero(counts & ~kernels.partial & kernels.usable)
         rows = tuple(kernels.rows[i] for i in kept.tolist())
         errors = {}
         for name, fold in {"model": _model, **NOVEL}.items():

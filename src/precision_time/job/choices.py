@@ -24,16 +24,21 @@ MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "sh
 RECOMPUTE_METHODS = ("block", "uniform", "every")
 FRAMEWORKS = (
     "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan",
-    "internevo", "mxnet",
+    "internevo", "mxnet", "tensorflow1", "tensorflow2", "paddle",
 )  # fmt: skip
-FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
+AS_PYTORCH = ("tensorflow1", "tensorflow2", "paddle")
+"""Frameworks with operators and kernels of their own, for which PyTorch's stand."""
+OTHERS = ("mxnet", *AS_PYTORCH)
+"""Frameworks that are not PyTorch."""
+FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron",
+                     "tensorflow": "tensorflow2"}  # fmt: skip
 LOSSES = ("fp32", "liger")
 PLAIN = ("pytorch", "deepspeed", "torchtitan")
 """Frameworks that leave norms and the cross-entropy of logits to PyTorch, so that its version says how the former
 run, and `loss` may say how the latter is computed."""
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "static_graph", "xla")
-"""`static_graph`: the graph executors of TensorFlow 1, MXNet and Paddle."""
-FUSING = ("compile", "torchscript", "static_graph", "xla")
+"""`static_graph`: the graph executors of TensorFlow, MXNet and Paddle, which fuse no pointwise operators."""
+FUSING = ("compile", "torchscript", "xla")
 """Executions under which pointwise operators are fused."""
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
 DTYPES = ("float32", "float16", "bfloat16", "float64")

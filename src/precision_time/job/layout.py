@@ -32,7 +32,7 @@ MOST_CHUNKS = 10**4
 """Most model chunks of one pipeline rank; a model has no more layers."""
 _SHORT = {0: "dp", 1: "zero1", 2: "zero2", 3: "fsdp"}
 
-FSDP_FRAMEWORKS = frozenset({"pytorch", "llm-foundry", "torchtitan", "mxnet", "internevo"})
+FSDP_FRAMEWORKS = frozenset({"pytorch", "llm-foundry", "torchtitan", "internevo"})
 """Frameworks whose sharded weights are FSDP's: the shard that is kept is the fp32 master."""
 
 

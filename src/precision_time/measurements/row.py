@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job import Job
-from precision_time.job.choices import FRAMEWORK_ALIASES, FRAMEWORKS
+from precision_time.job.choices import FRAMEWORK_ALIASES, FRAMEWORKS, OTHERS
 from precision_time.job.code import CodeRule
 from precision_time.job.fields import Value, parse_fields
 from precision_time.job.precision import parse_precision
@@ -21,9 +21,6 @@ from precision_time.zoo.workload import ZooEntry
 
 _DATA = CodeRule("a row of a table")
 
-_EXECUTION = {"pytorch": "eager", "tensorflow1": "static_graph", "tensorflow2": "static_graph", "mxnet": "static_graph",
-              "paddle": "static_graph"}  # fmt: skip
-"""Execution of a framework where the row gives none: static graphs launch without autograd and fuse a little."""
 _DROPS_OUT = frozenset({"megatron", "megatron-deepspeed"})
 """Frameworks whose default dropout is 0.1 (megatron/training/arguments.py, --hidden-dropout)."""
 _SYSTEM_OF = {
@@ -203,6 +200,16 @@ def _stated(notes: str, layout: str) -> list[str]:
     return settings
 
 
+def _memory_format(framework: str, precision: str, entry: ZooEntry | None) -> str:
+    """The memory format of images where the row gives none: PyTorch's default. TensorFlow chooses it itself, channels
+    last for images in float16 (tensorflow/compiler/mlir/tensorflow/tests/layout_optimization_layout_assignment_gpu_
+    cc_70.mlir says so of GPUs with tensor cores), and keeps volumes channels first."""
+    if entry is None or not entry.has_images:
+        return ""
+    half = parse_precision(precision).compute_dtype == "float16"
+    return "nhwc" if framework.startswith("tensorflow") and half and "image_size" in entry.input else "nchw"
+
+
 def _implementation(
     framework: str, optimizer: str | None, torch: str | None, notes: str, entry: ZooEntry | None
 ) -> str | None:
@@ -227,6 +234,7 @@ def _job(
 ) -> tuple[Job, tuple[str, ...]]:
     """The job, with the likeliest default of its framework in every field left empty, and those defaults."""
     notes = cells["notes"].lower()
+    framework = FRAMEWORK_ALIASES.get(cells["framework"], cells["framework"])
     optimizer = cells["optimizer"] or None
     torch = cells["torch"] or _torch(cells["framework"], notes)
     implementation = cells["optimizer_impl"] or _implementation(cells["framework"], optimizer, torch, notes, entry)
@@ -236,10 +244,10 @@ def _job(
         "gpus": "1",
         "parallelism": "dp",
         "optimizer": entry.optimizer if entry else "",
-        "memory_format": "nchw" if entry and entry.has_images else "",
+        "memory_format": _memory_format(framework, cells["precision"], entry),
         "attention": "flash" if entry and entry.attention else "",
         "recompute": "none",
-        "execution": _EXECUTION.get(cells["framework"], "eager"),
+        "execution": "static_graph" if framework in OTHERS else "eager",
     }
     assumed = [f"{name} {value}" for name, value in taken.items() if value and not cells[name]]
     if implementation is not None and optimizer != "none" and not cells["optimizer_impl"]:
@@ -274,7 +282,6 @@ def _job(
     if execution == "cuda_graphs" and "partial cuda graphs (transformer_engine" in notes:
         execution = "eager"  # attention or the router is in the graph, experts never are
         assumed.append("execution eager")
-    framework = FRAMEWORK_ALIASES.get(cells["framework"], cells["framework"])
     if framework not in FRAMEWORKS:
         framework = "pytorch"
         assumed.append("framework pytorch")
@@ -297,7 +304,7 @@ def _job(
         optimizer_impl=implementation,
         ema=cells["ema"] or None,
         loss_scale="none" if unscaled else "dynamic",
-        memory_format=cells["memory_format"] or "nchw",
+        memory_format=cells["memory_format"] or taken["memory_format"] or "nchw",
         attention="triton" if triton else cells["attention"] or "flash",
         recompute=cells["recompute"] or "none",
         execution=execution,

@@ -33,7 +33,7 @@ from precision_time.timing.work_table import WorkTable
 
 Array = NDArray[np.float64]
 
-FUSING = frozenset({"compile", "torchscript", "static_graph", "xla"})
+FUSING = frozenset({"compile", "torchscript", "xla"})
 """Execution modes that change the kernels, so that their factor also applies to measured kernels."""
 FITTED_HOST_SPREAD = 0.1
 """Spread of log(launch costs) in a framework whose host was fitted to whole steps: the errors of its launch-bound steps

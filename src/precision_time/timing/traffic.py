@@ -264,6 +264,13 @@ def _scatter(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return passes
 
 
+@register("pt.gathered_rows")
+def _gathered_rows(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    (table, index), rows = kind.inputs, kind.outputs[0]
+    read = index.nbytes + TensorSpec(rows.shape, table.dtype).nbytes
+    return [memory_work("embedding", read, rows.nbytes, dtype=rows.dtype)]
+
+
 @register("pt.combine")
 def _combine(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # A token gathers its rows, weights them on chip and writes once.

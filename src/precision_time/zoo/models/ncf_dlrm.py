@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from precision_time.zoo.models.operators import dot_interaction
+from precision_time.zoo.models.operators import dot_interaction, gather_rows
 from precision_time.zoo.models.text import dropout, tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -63,9 +63,10 @@ def mlp(widths: list[int], last_relu: bool) -> nn.Sequential:
 class Tables(nn.Module):
     """All embedding tables in one, looked up with an offset per feature.
 
-    sparse: the rows' gradients are applied to the table inside the backward pass (SGD: one scatter-add), so
-    the table has no dense gradient and stays out of the optimizer, as the fused embedding kernels of the
-    source do. Otherwise the table is an ordinary weight with a dense gradient as large as itself.
+    sparse: as the source does it, whose table has no dense gradient and stays out of the optimizer. One kernel gathers
+    the rows in the dtype of autocast, and one writes their gradients in that of the table (gather_gpu_fused.cu), which
+    a gradient scaler divides by its scale; plain SGD adds them to their rows. Otherwise the table is an ordinary weight
+    with a dense gradient as large as itself.
     """
 
     offsets: Tensor
@@ -76,17 +77,22 @@ class Tables(nn.Module):
         self.register_buffer("offsets", tokens(len(sizes)), persistent=False)
         self.sparse = sparse
 
-    def forward(self, features: Tensor) -> Tensor:
-        index = features + self.offsets
-        rows = F.embedding(index, self.table)
-        if self.sparse:
-            table = self.table
+    def forward(self, features: Tensor, dtype: torch.dtype) -> Tensor:
+        index, table = features + self.offsets, self.table
+        if not self.sparse:
+            return F.embedding(index, table).to(dtype)
+        rows = gather_rows(table, index, dtype)
 
-            def update(grad: Tensor) -> None:
-                table.index_add_(0, index.flatten(), grad.flatten(0, 1).to(table.dtype), alpha=-1.0)
+        def update(grad: Tensor) -> Tensor:
+            grad = grad.contiguous()
+            values = grad.flatten(0, 1).to(table.dtype, copy=True)
+            if grad.dtype != table.dtype:  # under autocast, which is taken for float16's
+                values.mul_(1.0)
+            table.index_add_(0, index.flatten(), values, alpha=-1.0)
+            return grad
 
-            rows.requires_grad_(True)
-            rows.register_hook(update)
+        rows.requires_grad_(True)
+        rows.register_hook(update)
         return rows
 
 
@@ -111,7 +117,7 @@ class Dlrm(nn.Module):
 
     def forward(self, dense: Tensor, features: Tensor) -> Tensor:
         x = self.bottom(dense)
-        vectors = torch.cat((x.unsqueeze(1), self.tables(features).to(x.dtype)), dim=1)
+        vectors = torch.cat((x.unsqueeze(1), self.tables(features, x.dtype)), dim=1)
         return self.top(dot_interaction(vectors, self.pairs, self.padding)).squeeze(-1)
 
 

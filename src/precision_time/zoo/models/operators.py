@@ -2,8 +2,8 @@
 
 Each is a composition of torch's operators, so that a model runs on any device. Capture replaces it by the kernel that
 training frameworks run (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's permutation
-kernels, flash attention with a window, Mamba's chunked scan, apex's focal loss, NVIDIA's dot products of DLRM, instance
-norm that reads channels last.
+kernels, flash attention with a window, Mamba's chunked scan, apex's focal loss, NVIDIA's dot products and embeddings of
+DLRM, instance norm that reads channels last.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _library.define(
 )
 _library.define("focal_loss(Tensor logits, Tensor classes) -> Tensor")
 _library.define("dot_interaction(Tensor vectors, Tensor pairs, int padding) -> Tensor")
+_library.define("gather_rows(Tensor table, Tensor index, ScalarType dtype) -> Tensor")
 _library.define("instance_norm(Tensor input, Tensor weight, Tensor bias, float eps) -> Tensor")
 
 
@@ -167,6 +168,11 @@ def _dot_interaction(vectors: Tensor, pairs: Tensor, padding: int) -> Tensor:
     return torch.cat((first, products, products.new_zeros(vectors.shape[0], padding)), dim=1)
 
 
+def _gather_rows(table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """The rows of a table by number, in another dtype."""
+    return F.embedding(index, table).to(dtype)
+
+
 def _instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return F.instance_norm(x, None, None, weight, bias, True, 0.1, eps)
 
@@ -181,6 +187,7 @@ _library.impl("scaled_query_attention", _scaled_query_attention, "CompositeImpli
 _library.impl("state_scan", _state_scan, "CompositeImplicitAutograd")
 _library.impl("focal_loss", _focal_loss, "CompositeImplicitAutograd")
 _library.impl("dot_interaction", _dot_interaction, "CompositeImplicitAutograd")
+_library.impl("gather_rows", _gather_rows, "CompositeImplicitAutograd")
 _library.impl("instance_norm", _instance_norm, "CompositeImplicitAutograd")
 
 grouped_linear = torch.ops.precision_time.grouped_linear
@@ -193,4 +200,5 @@ scaled_query_attention = torch.ops.precision_time.scaled_query_attention
 state_scan = torch.ops.precision_time.state_scan
 focal_loss = torch.ops.precision_time.focal_loss
 dot_interaction = torch.ops.precision_time.dot_interaction
+gather_rows = torch.ops.precision_time.gather_rows
 instance_norm = torch.ops.precision_time.instance_norm
