@@ -118,7 +118,9 @@ def _matrices(job: Job, step: TrainingStep) -> str:
 def _framework(job: Job) -> str:
     if job.framework not in AS_PYTORCH:
         return ""
-    return f"{job.framework}: PyTorch's operators and kernels stand for its own, and the interval is wider for that"
+    eager = "; execution eager launches them as PyTorch does, static_graph or xla as it does itself"
+    note = f"{job.framework}: PyTorch's operators and kernels stand for its own, and the interval is wider for that"
+    return note + (eager if job.execution == "eager" else "")
 
 
 def _execution(job: Job) -> str:
