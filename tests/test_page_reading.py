@@ -74,7 +74,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def seen(address: str) -> str:
     """The id of a prediction of cluster `seen`, whose third outcome is an anomaly."""
     made = post(address, "/v1/predict", {"job": JOB, "cluster": "seen"})
-    for number, step_s in enumerate((0.127, 0.128, 0.4)):
+    for number, step_s in enumerate((0.17, 0.171, 0.5)):
         outcome = {"key": f"{number}", "step_s": step_s, "finished": True, "machine": {"host": f"node{number}"}}
         post(address, f"/v1/predictions/{made['id']}/outcomes", outcome)
     return str(made["id"])

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from precision_time.errors import PredictorError
+from precision_time.job import Job
+from precision_time.job.choices import AS_PYTORCH
 from precision_time.predictors.interface import Z90, Forecast, MeasuredJob
 from precision_time.predictors.predictddl.confidence import Likeness, likeness
 from precision_time.predictors.predictddl.facts import Facts, facts_of
@@ -184,7 +186,7 @@ class Trained:
             notes.append(f"No training run was on {facts.job.gpu}; its catalog figures stand for it.")
         if facts.job.precision_spec.label not in self.precisions:
             notes.append(f"No training run was in {facts.job.precision_spec.label}; its peaks and widths stand for it.")
-        if facts.job.framework not in self.frameworks:
+        if _operators_of(facts.job) not in self.frameworks:
             notes.append(f"No training run was in {facts.job.framework}, only in {', '.join(self.frameworks)}.")
         if facts.ranks > 1 and self.several < FEW_SHARE:
             notes.append(
@@ -210,7 +212,7 @@ class Trained:
         if (
             facts.gpu not in self.gpus
             or facts.job.precision_spec.label not in self.precisions
-            or facts.job.framework not in self.frameworks
+            or _operators_of(facts.job) not in self.frameworks
         ):
             spread = max(self.spreads.values())
         return spread * STRANGER ** (self.likeness.is_strange(vector) + bool(self._far(x)))
@@ -232,9 +234,14 @@ def in_known_frameworks(rows: Sequence[Row]) -> list[Row]:
     """
     ran: dict[str, set[str]] = {}
     for row, network in zip(rows, network_groups(rows), strict=True):
-        ran.setdefault(row.measured.job.framework, set()).add(network)
+        ran.setdefault(_operators_of(row.measured.job), set()).add(network)
     enough = {name for name, networks in ran.items() if len(networks) >= LEAST_NETWORKS}
-    return [row for row in rows if not enough or row.measured.job.framework in enough]
+    return [row for row in rows if not enough or _operators_of(row.measured.job) in enough]
+
+
+def _operators_of(job: Job) -> str:
+    """The framework whose operators a job is predicted by."""
+    return "pytorch" if job.framework in AS_PYTORCH else job.framework
 
 
 def train(table: Table, dataset: str, design: Design) -> Trained:
@@ -273,7 +280,7 @@ def train(table: Table, dataset: str, design: Design) -> Trained:
         likeness=likeness(np.stack([vector for _, vector in unlike.values()])),
         networks=tuple(name for name, _ in unlike.values()),
         gpus=tuple(sorted({each.gpu for each in facts})),
-        frameworks=tuple(sorted({each.job.framework for each in facts})),
+        frameworks=tuple(sorted({_operators_of(each.job) for each in facts})),
         precisions=tuple(sorted({each.job.precision_spec.label for each in facts})),
         groups=design.groups,
         spreads=_spreads(table, choice.residuals) | _other_gpu(table, x, choice.fitted.setting, design),
