@@ -32,8 +32,8 @@ from precision_time.timing.step_factors import Openness
 
 Array = NDArray[np.float64]
 TRUSTED = ("A", "B")
-"""Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart, and set the spread
-of frameworks for which PyTorch stands alone (`sets_spread`)."""
+"""Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart, and set only the
+spread of frameworks for which PyTorch stands (`sets_spread`)."""
 FOLDS: dict[str, Callable[[Row], str]] = {
     "model family": lambda row: row.family,
     "GPU": lambda row: _architecture_and_board(row.gpu),
