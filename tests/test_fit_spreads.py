@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from precision_time.estimate.interval import Z90
-from precision_time.estimate.spread import ELSEWHERE
+from precision_time.estimate.spread import OTHER_FRAMEWORK
 from precision_time.fit.folds import least_spread
 from precision_time.fit.spreads import Coverage, Errors, Spread, base_spreads, by_kind, novelty
 
@@ -45,7 +45,7 @@ def test_spreads_by_kind_by_hand() -> None:
     assert set(novelty({"gpu": (spread, spread.errors)})) == {"gpu", "gpu:fp8", "gpu:whole"}
 
 
-@pytest.mark.parametrize("kind", ["timm", ELSEWHERE])
+@pytest.mark.parametrize("kind", ["timm", OTHER_FRAMEWORK])
 def test_networks_of_timm_and_other_frameworks_settle_their_own_spread_alone(kind: str) -> None:
     bases = spread_of([0.1] * 30 + [0.5] * 50, ["half"] * 30 + [kind] * 50).bases()
     half, own = 0.1 * T[29] / Z90**2, 0.5 * T[49] / Z90**2
@@ -79,7 +79,7 @@ def test_a_kind_of_few_folds_takes_what_it_needs_itself_if_all_kinds_need_less()
 
 def test_rows_of_kinds_apart_help_where_two_folds_alone_would_settle_a_spread() -> None:
     """Two frameworks have steps of no kind of their own, and two others tell what a fifth adds."""
-    kinds, frameworks = ["half"] * 40 + [ELSEWHERE] * 40, np.repeat(list("abcd"), 20).tolist()
+    kinds, frameworks = ["half"] * 40 + [OTHER_FRAMEWORK] * 40, np.repeat(list("abcd"), 20).tolist()
     spread = spread_of([0.1] * 40 + [0.2] * 40, kinds)
     errors, every = Errors.of([0.2] * 40 + [0.3] * 40, frameworks), np.ones(80, dtype=np.bool_)
     assert spread.added(errors)["half"] == pytest.approx(errors.of_next_fold(spread.known(), every))

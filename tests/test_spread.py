@@ -10,7 +10,7 @@ import pytest
 from precision_time import Job, predict
 from precision_time.estimate import spread
 from precision_time.estimate.interval import Z90
-from precision_time.estimate.spread import ELSEWHERE, JobFacts, SpreadTerms, kind_of, log_spread, novel
+from precision_time.estimate.spread import OTHER_FRAMEWORK, JobFacts, SpreadTerms, kind_of, log_spread, novel
 
 SEEN = {
     "family": ["resnet"], "gpu": ["a100"], "architecture": ["ampere"], "precision": ["amp-fp16"],
@@ -108,8 +108,9 @@ def test_the_kind_of_a_step(family: str, precision: str, layout: str, kind: str)
 @pytest.mark.parametrize(
     ("framework", "family", "kind"),
     [
-        ("tensorflow1", "bert", ELSEWHERE), ("tensorflow2", "timm", ELSEWHERE), ("paddle", "resnet", ELSEWHERE),
-        ("tensorflow2", "gpt", ELSEWHERE), ("mxnet", "resnet", "half"), ("deepspeed", "gpt", "whole"),
+        ("tensorflow1", "bert", OTHER_FRAMEWORK), ("tensorflow2", "timm", OTHER_FRAMEWORK),
+        ("paddle", "resnet", OTHER_FRAMEWORK),
+        ("tensorflow2", "gpt", OTHER_FRAMEWORK), ("mxnet", "resnet", "half"), ("deepspeed", "gpt", "whole"),
     ],
 )  # fmt: skip
 def test_frameworks_for_which_pytorch_stands_are_a_kind(framework: str, family: str, kind: str) -> None:

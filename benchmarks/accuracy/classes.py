@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precision_time.estimate.spread import ELSEWHERE, TIMM
+from precision_time.estimate.spread import OTHER_FRAMEWORK, TIMM
 from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.spreads import ALL, Coverage, Mask
 from precision_time.fit.steps import NOVEL, JudgedSteps, is_timm, kind_of_row
@@ -45,7 +45,7 @@ def _own(row: Row) -> bool:
 
 
 def _as_pytorch(row: Row) -> bool:
-    return kind_of_row(row) == ELSEWHERE
+    return kind_of_row(row) == OTHER_FRAMEWORK
 
 
 def _last(row: Row) -> bool:
@@ -65,7 +65,11 @@ def coverages(judged: JudgedSteps) -> dict[str, Coverage]:
 def summary(judged: JudgedSteps) -> Table:
     """Three rows for each kind of novelty: image networks of timm, most rows of which are on one GPU, steps of
     frameworks for which PyTorch stands, and others."""
-    kinds = {ALL: "other networks, and our H100", TIMM: "networks of timm, RTX 3090", ELSEWHERE: "TensorFlow, Paddle"}
+    kinds = {
+        ALL: "other networks, and our H100",
+        TIMM: "networks of timm, RTX 3090",
+        OTHER_FRAMEWORK: "TensorFlow, Paddle",
+    }
     return _by_kind(judged, kinds)
 
 

@@ -27,7 +27,7 @@ from precision_time.capture.regimes import channels_last, compiled, dtype_rename
 from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import as_evaluation, trace_entry, with_few_layers
 from precision_time.errors import CaptureError, JobError, nearest
-from precision_time.job.choices import FUSING, OTHERS
+from precision_time.job.choices import FUSING, NOT_PYTORCH
 from precision_time.job.code import POSTED, is_code
 from precision_time.job.job import Job
 from precision_time.job.lora import Lora
@@ -356,7 +356,7 @@ def _graph(
             attention,
             _fusion_of(job, model.entry),
             rules,
-            model.entry.has_images and images_last and job.framework not in OTHERS,
+            model.entry.has_images and images_last and job.framework not in NOT_PYTORCH,
             mxnet and images_last,
             "mxnet" if mxnet else "",
             training,

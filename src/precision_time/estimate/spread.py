@@ -127,7 +127,7 @@ class JobFacts:
     """As `kind_of` has it."""
 
 
-ELSEWHERE = "other-framework"
+OTHER_FRAMEWORK = "other-framework"
 """The kind of the steps of frameworks for which PyTorch's operators and kernels stand."""
 TIMM, TIMM_GPU = "timm", "rtx-3090"
 """The family of timm's models, and the kind of the steps in their large table, with the GPU that it is of."""
@@ -154,7 +154,7 @@ def kind_of(family: str, precision: str, job: Job, gpu: str) -> str:
     precision or in "pure-half".
     """
     if job.framework in AS_PYTORCH:
-        return ELSEWHERE
+        return OTHER_FRAMEWORK
     layout = job.layout_spec
     if family in _decoder_families():
         if precision.startswith("fp8"):

@@ -10,7 +10,7 @@ from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.assemble import spread_terms
 from precision_time.estimate.spread import in_new_framework, widening
 from precision_time.hardware.fabric import Cluster
-from precision_time.job.choices import OTHERS
+from precision_time.job.choices import NOT_PYTORCH
 from precision_time.job.job import Job
 from precision_time.layout.options import Options
 from precision_time.layout.program import StepProgram
@@ -64,7 +64,7 @@ def case_of(row: Row, job: Job) -> Case:
 
 def is_data_parallel(job: Job) -> bool:
     """Whether a job is what the step factors are fitted to: PyTorch's DDP without recomputation."""
-    return job.layout_spec.plain and job.recompute == "none" and job.framework in ("pytorch", *OTHERS)
+    return job.layout_spec.plain and job.recompute == "none" and job.framework in ("pytorch", *NOT_PYTORCH)
 
 
 def cases(

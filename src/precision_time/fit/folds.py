@@ -78,11 +78,6 @@ class HeldOut:
         return Anchor(self.descriptor, row.id, row.source, row.trust, row.measured_s, float(f"{self.predicted_s:.6g}"))
 
     @property
-    def counts(self) -> bool:
-        """Whether its error counts in the spread of its kind."""
-        return sets_spread(self.row)
-
-    @property
     def log_error(self) -> float:
         """log(predicted / measured)."""
         return float(np.log(self.predicted_s / self.row.measured_s))

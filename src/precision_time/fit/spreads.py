@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from precision_time.estimate.interval import Z90, Interval
-from precision_time.estimate.spread import ELSEWHERE, TIMM
+from precision_time.estimate.spread import OTHER_FRAMEWORK, TIMM
 from precision_time.evaluation.rows import JudgedRow
-from precision_time.fit.folds import HeldOut, least_spread
+from precision_time.fit.folds import HeldOut, least_spread, sets_spread
 from precision_time.report.errors import ErrorStatistics
 
 Array = NDArray[np.float64]
@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 ALL = ""
 """Of `bases` and `added`: the rows of every kind but timm's networks, which one table holds by the thousand, and
 frameworks for which PyTorch stands."""
-_APART = (TIMM, ELSEWHERE)
+_APART = (TIMM, OTHER_FRAMEWORK)
 FEWEST_ROWS, FEWEST_FOLDS = 30, 3
 """Of a kind, so that they settle its spread; with fewer the rows of all kinds do (and those apart, where these are too
 few as well), or its own if they require more."""
@@ -181,7 +181,7 @@ def of_held_out(judged: Sequence[HeldOut]) -> Array:
     """The spread of every row, from the errors of the other folds."""
     errors = Errors.of([each.log_error for each in judged], [each.fold for each in judged])
     widenings = np.array([each.widening for each in judged])
-    trusted = np.array([each.counts for each in judged])
+    trusted = np.array([sets_spread(each.row) for each in judged])
     kinds = np.array([each.kind for each in judged])
     return Spread(widenings, kinds, trusted, errors, widenings).elsewhere(errors, new=False)
 

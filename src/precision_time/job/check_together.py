@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from precision_time.errors import JobError
-from precision_time.job.choices import OTHERS, PLAIN
+from precision_time.job.choices import NOT_PYTORCH, PLAIN
 from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check_together(job: Job, layout: Layout) -> None:
         )
     if job.ema not in (None, "none") and job.optimizer == "none":
         raise JobError(f"ema {job.ema} averages weights after an update, and optimizer is none; leave ema out")
-    if job.framework in OTHERS and not layout.plain:
+    if job.framework in NOT_PYTORCH and not layout.plain:
         raise JobError(
             f"framework {job.framework} is predicted with whole replicas alone, and layout is {layout.label}; "
             "set layout to dp, or framework to one of PyTorch's"

@@ -28,7 +28,7 @@ FRAMEWORKS = (
 )  # fmt: skip
 AS_PYTORCH = ("tensorflow1", "tensorflow2", "paddle")
 """Frameworks with operators and kernels of their own, for which PyTorch's stand."""
-OTHERS = ("mxnet", *AS_PYTORCH)
+NOT_PYTORCH = ("mxnet", *AS_PYTORCH)
 """Frameworks that are not PyTorch."""
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron",
                      "tensorflow": "tensorflow2"}  # fmt: skip

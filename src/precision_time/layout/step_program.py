@@ -21,7 +21,7 @@ from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import rule
 from precision_time.capture.quantized_weights import STORED_BYTES
 from precision_time.capture.training_step import TrainingStep
-from precision_time.job.choices import OTHERS
+from precision_time.job.choices import NOT_PYTORCH
 from precision_time.job.layout import FSDP_FRAMEWORKS, Layout
 from precision_time.layout.buckets import stage_buckets
 from precision_time.layout.options import Options
@@ -108,7 +108,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
     replicated = layout.data_ranks > 1
     wire = options.communication_dtype if replicated else None
     copied = replicated and layout.zero >= 2
-    divides = options.framework in ("pytorch", *OTHERS)  # as they copy into buckets
+    divides = options.framework in ("pytorch", *NOT_PYTORCH)  # as they copy into buckets
     ddp = replicated and divides and not layout.zero
     units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.repeated, copied, wire if copied else None)
     units = _with_reference(units) if options.reference else units

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job import Job
-from precision_time.job.choices import FRAMEWORK_ALIASES, FRAMEWORKS, OTHERS
+from precision_time.job.choices import FRAMEWORK_ALIASES, FRAMEWORKS, NOT_PYTORCH
 from precision_time.job.code import CodeRule
 from precision_time.job.fields import Value, parse_fields
 from precision_time.job.precision import parse_precision
@@ -247,7 +247,7 @@ def _job(
         "memory_format": _memory_format(framework, cells["precision"], entry),
         "attention": "flash" if entry and entry.attention else "",
         "recompute": "none",
-        "execution": "static_graph" if framework in OTHERS else "eager",
+        "execution": "static_graph" if framework in NOT_PYTORCH else "eager",
     }
     assumed = [f"{name} {value}" for name, value in taken.items() if value and not cells[name]]
     if implementation is not None and optimizer != "none" and not cells["optimizer_impl"]:
