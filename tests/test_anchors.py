@@ -244,6 +244,18 @@ def test_effects_that_jobs_do_not_share_get_no_variance() -> None:
     assert not any(nothing.effects.values())
 
 
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_best_end_of_all_searches_is_taken(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """One search ends where no effect is left, which is worse than the truth; whichever comes first."""
+    truth, nothing = (
+        {effect: 0.1 if effect == "model, maths" else 0.0 for effect in EFFECTS},
+        dict.fromkeys(EFFECTS, 0.0),
+    )
+    ends = iter((truth, nothing) if last else (nothing, truth))
+    monkeypatch.setattr(Choice, "_search", lambda self, kinds, start: next(ends))
+    assert Choice(drawn(covariance(0.03, model_maths=0.1), 4)).covariance().effects == truth
+
+
 def test_a_choice_does_not_see_the_family_that_it_is_for() -> None:
     evidence = drawn(covariance(0.03, model_maths=0.1), 4)
     lied = [

@@ -268,6 +268,20 @@ def test_what_is_held_out_does_not_change_its_prediction() -> None:
     assert list(steps.seconds(steps.fit(~out))[out]) == list(before)
 
 
+def test_rows_of_several_gpus_of_little_trust_in_another_framework_tell_nothing_of_kernels() -> None:
+    steps, slow = steps_of(PLAIN), steps_of(PLAIN)
+    out = np.array([row.family == "family0" for row in slow.rows])
+    slow.rows = tuple(
+        replace(row, trust="C", framework="tensorflow2", gpus=8) if waits else row
+        for row, waits in zip(slow.rows, out.tolist(), strict=True)
+    )
+    slow.measured = np.where(out, 2.0 * slow.measured, slow.measured)
+    assert list(slow.usable) == list(steps.usable), "they are judged as others are"
+    assert list(slow.fitted_to) == list(steps.usable & ~out)
+    everything = np.ones(len(out), dtype=np.bool_)
+    assert slow.fit(everything) == pytest.approx(steps.fit(~out), abs=1e-9)
+
+
 # --- what ships
 
 

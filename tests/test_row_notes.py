@@ -99,3 +99,22 @@ def test_steps_without_a_scaler_neither_unscale_nor_wait() -> None:
     one, other = (predict(job.replace(anchors="none")) for job in (scaled.job, plain.job))
     assert one.breakdown["loss_scaling"] > other.breakdown["loss_scaling"] == 0.0
     assert one.breakdown["host_gaps"] > 1e-6 > other.breakdown["host_gaps"]
+
+
+@pytest.mark.parametrize(("images", "long_side"), [("1", 1152), ("2", 1184), ("12", 1280), ("200", 1344)])
+def test_batches_of_images_that_vary_are_as_large_as_the_largest_of_them(images: str, long_side: int) -> None:
+    """By hand for 2: 1088 x 0.3025 + 1216 x 0.6 + 1344 x 0.0975 = 1190, and the nearest multiple of 32."""
+    cells = {
+        **dict.fromkeys((*REQUIRED, *OPTIONAL), ""), "id": "r", "trust": "B", "model": "maskrcnn-r50-fpn",
+        "gpu": "a100-80gb-sxm", "precision": "amp-fp16", "framework": "pytorch", "batch_size": images,
+        "input": "image_size=800x1333", "step_time_s": "1.0",
+    }  # fmt: skip
+    vary = row_of(2, {**cells, "notes": "image sizes vary (short side 800, long side to 1333)"})
+    assert vary.job is not None
+    assert vary.job.input["image_size"] == (800, long_side)
+    assert f"input image_size=800x{long_side}" in vary.assumed
+    fixed, others = row_of(2, cells), row_of(2, {**cells, "input": "image_size=512", "notes": "image sizes vary"})
+    assert fixed.job is not None
+    assert fixed.job.input["image_size"] == (800, 1333)
+    assert others.job is not None
+    assert others.job.input["image_size"] == 512

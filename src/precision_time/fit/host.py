@@ -32,8 +32,9 @@ from precision_time.timing.parameters import read_data
 Array = NDArray[np.float64]
 STEPS, LAUNCHES = "measured/h100.csv", "measured/h100/usage.csv"
 NEVER_WAITED, LIMITS = 0.85, 0.93
-"""The host never waited if it had launched a step in this share of its time, and limits the step from that one on. A
-loss scaler waits for the device in every step."""
+"""The host never waited if it had launched a step in this share of its time, and limits the step from the other one on,
+where the device's predicted time is less than the former share: the launches of a step that ends with a wait for the
+device take as long as the step, whichever of the two limits it. A loss scaler waits for the device in every step."""
 RELATIVE = tuple(field.name for field in fields(RelativeCosts))
 COSTS = ("operator", *RELATIVE, "view", "step")
 USUAL_US = (24.0, 38.0, 96.0, 38.0, 52.0, 36.0, 5.0, 650.0)
@@ -70,11 +71,14 @@ def run(tables: Path) -> None:
 def launched(tables: Path) -> list[Launched]:
     """The steps whose launch times tell of the host alone."""
     seconds = host_seconds(tables)
-    return [
-        launched_step(case_of(row, row.job), seconds[row.id])
-        for row in read_table(tables / STEPS).rows
-        if row.job is not None and row.id in seconds and tells_of_the_host(row, seconds[row.id])
-    ]
+    found = []
+    for row in read_table(tables / STEPS).rows:
+        if row.job is None or row.id not in seconds or not tells_of_the_host(row, seconds[row.id]):
+            continue
+        case = case_of(row, row.job)
+        if seconds[row.id] < NEVER_WAITED * row.measured_s or device_s(case) < NEVER_WAITED * row.measured_s:
+            found.append(launched_step(case, seconds[row.id]))
+    return found
 
 
 def host_seconds(tables: Path) -> dict[str, float]:
@@ -90,6 +94,12 @@ def tells_of_the_host(row: Row, seconds: float) -> bool:
         return False
     share = seconds / row.measured_s
     return share > LIMITS or (share < NEVER_WAITED and not row.job.precision_spec.loss_scaling)
+
+
+def device_s(case: Case) -> float:
+    """Predicted seconds in which the device works, by the shipped factors."""
+    _, timeline = case.run(shipped())
+    return timeline.step_s - timeline.host_gap_s
 
 
 def launched_step(case: Case, seconds: float) -> Launched:
