@@ -378,14 +378,15 @@ def test_a_row_that_cannot_be_predicted_is_named(tmp_path: Path) -> None:
         predict(job)
 
 
-def test_host_time_that_kernels_hide_is_corrected_too() -> None:
-    """At batch 5 kernels hide the host as predicted, but not as the anchors have it."""
-    job = Job("jasper-10x5dr", gpu="h100-80gb-sxm", precision="amp-bf16", batch_size=5)
+def test_kernels_that_anchors_slow_down_hide_the_host() -> None:
+    """At batch 4 the host limits the step as predicted, but not with kernels as slow as the anchors have them."""
+    job = Job("jasper-10x5dr", gpu="h100-80gb-sxm", precision="amp-bf16", batch_size=4)
     estimate, alone = predict(job), predict(job.replace(anchors="none"))
-    assert alone.breakdown["host_gaps"] < 1e-9 < estimate.breakdown["host_gaps"]
+    assert estimate.breakdown["host_gaps"] < 1e-9 < alone.breakdown["host_gaps"]
     assert estimate.anchors.count > 0
-    assert estimate.anchors.informed < 0.1
-    assert predict(job.replace(batch_size=64)).breakdown["host_gaps"] < 1e-9, "of larger batches they still hide it"
+    assert predict(job.replace(batch_size=64)).breakdown["host_gaps"] < 1e-9, (
+        "of larger batches they hide it in any case"
+    )
 
 
 def test_the_field_of_a_job() -> None:

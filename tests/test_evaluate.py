@@ -33,6 +33,7 @@ from precision_time.evaluation.fitted_rows import LAYOUTS, STEPS, fitted, seen_b
 from precision_time.evaluation.forecast import forecast_all
 from precision_time.evaluation.order import precision_order
 from precision_time.evaluation.rows import JudgedRow, statistics
+from precision_time.fit.traced_rows import waits_for_others
 from precision_time.job import Job
 from precision_time.job.choices import FRAMEWORK_ALIASES, FRAMEWORKS
 from precision_time.measurements.digest import digests_of
@@ -531,7 +532,7 @@ def test_a_fitted_row_is_recognised_in_any_spelling(
 
 def test_the_published_rows_are_those_of_the_fit() -> None:
     rows = read_table(PUBLISHED / "measurements.csv").rows
-    assert {row.digest for row in rows} == fitted(STEPS)
+    assert {row.digest for row in rows if not waits_for_others(row)} == fitted(STEPS)
 
 
 def test_every_published_language_model_row_is_a_job_or_has_a_reason() -> None:

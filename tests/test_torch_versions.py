@@ -201,3 +201,56 @@ def test_optimizers_loop_over_tensors_in_rows_of_old_versions_alone(version: str
     row = row_of(1, cells | {"framework": "pytorch", "torch": version})
     assert row.job is not None
     assert row.job.optimizer_impl == expected
+
+
+def matrices(name: str, *shape: int) -> OpSignature:
+    """An operator on square matrices in single precision."""
+    spec = TensorSpec(shape, "float32")
+    return OpSignature(f"aten.{name}", (spec,), (spec,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "routines"),
+    [
+        (matrices("_linalg_slogdet", 8, 8), 1),
+        (matrices("linalg_inv_ex", 8, 8), 2),
+        (matrices("linalg_lu_solve", 8, 8), 2),  # the gradient of a determinant was an inverse
+        (matrices("_linalg_slogdet", 1, 8, 8), 1),
+        (matrices("_linalg_slogdet", 4, 8, 8), 0),  # routines of many matrices run on the device
+    ],
+)
+def test_decompositions_of_one_matrix_by_magma(kind: OpSignature, routines: int) -> None:
+    gpu, model = default_catalog().gpu("a100-80gb-sxm"), KernelModel(scales={}, factors=NO_FACTORS)
+
+    def seconds(magma: bool) -> float:
+        return float(model.seconds(works(kind, WorkOptions(magma=magma)) or [], gpu).seconds.sum())
+
+    assert seconds(magma=False) < 2e-4
+    assert seconds(magma=True) == pytest.approx(routines * 3e-3 if routines else seconds(magma=False), rel=0.01)
+
+
+def test_lu_takes_about_what_was_measured() -> None:
+    """The determinant of side 4,096 on a V100: 39 to 42 ms (jax, issue 9694)."""
+    kind, gpu = matrices("_linalg_slogdet", 4096, 4096), default_catalog().gpu("v100-16gb-sxm")
+    seconds = KernelModel(scales={}, factors=NO_FACTORS).seconds(works(kind, WorkOptions()) or [], gpu).seconds
+    assert float(seconds.sum()) == pytest.approx(40e-3, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"torch": "1.9"}, True),
+        ({"torch": "1.10"}, False),
+        ({"optimizer_impl": "torch1"}, True),
+        ({"optimizer_impl": "torch1", "torch": "1.13"}, False),
+    ],
+)
+def test_which_versions_decompose_by_magma(fields: dict[str, str], expected: bool) -> None:
+    assert Job(model="waveglow", **fields).decomposes_by_magma is expected
+
+
+def test_waveglow_of_old_versions_pays_for_its_determinants() -> None:
+    """12 flows, each with a determinant and the inverse of its gradient: 36 routines."""
+    old, new = (predict(Job(model="waveglow", torch=version, anchors="none")).step.p50 for version in ("1.9", "1.10"))
+    assert old - new == pytest.approx(36 * 3e-3, rel=0.05)

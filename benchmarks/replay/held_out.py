@@ -22,7 +22,7 @@ import numpy as np
 from precision_time.anchoring import Anchoring
 from precision_time.estimate.spread import kind_of
 from precision_time.fit import layouts
-from precision_time.fit.cases import Case, cases, layout_cases
+from precision_time.fit.cases import Case, cases, fitted_to, layout_cases
 from precision_time.fit.factors import fit
 from precision_time.fit.folds import TRUSTED, judge
 from precision_time.fit.kernel_factors import Steps
@@ -152,7 +152,7 @@ def rows_without_their_source(tables: Path, progress: Callable[[str], None]) -> 
 
 def _base(name: str, fitted: Sequence[Case], factors: KernelFactors, bases: dict[str, StepConstants]) -> StepConstants:
     """Factors on whole steps, on top of `factors`, fitted without a source."""
-    return fit([case for case in fitted if left_out_with(case.row.source) != name], factors=factors).constants
+    return fit(fitted_to(c for c in fitted if left_out_with(c.row.source) != name), factors=factors).constants
 
 
 def _of_cases(name: str, traced: Sequence[Case], constants: StepConstants) -> Iterator[HeldOutRow]:

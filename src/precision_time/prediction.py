@@ -192,6 +192,7 @@ def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> Work
         grouped_kernels=job.grouped_kernels,
         tf32_convolutions=chosen.tf32_convolutions and gpu.has("tf32"),
         separate_experts=job.framework in _TRANSFORMER_ENGINE,
+        magma=job.decomposes_by_magma,
     )
 
 

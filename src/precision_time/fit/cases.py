@@ -9,6 +9,7 @@ from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.assemble import spread_terms
 from precision_time.estimate.spread import in_new_framework, widening
+from precision_time.fit.traced_rows import waits_for_others
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.choices import NOT_PYTORCH
 from precision_time.job.job import Job
@@ -80,6 +81,11 @@ def cases(
         if row.job is not None and is_data_parallel(row.job):
             traced.append(case_of(row, row.job if precision is None else row.job.replace(precision=precision)))
     return traced
+
+
+def fitted_to(cases: Iterable[Case]) -> list[Case]:
+    """Those that factors on whole steps are fitted to: without rows that wait for more than kernels."""
+    return [case for case in cases if not waits_for_others(case.row)]
 
 
 def layout_cases(rows: Iterable[Row], progress: Callable[[int], None] = lambda done: None) -> list[Case]:

@@ -19,7 +19,7 @@ from precision_time.estimate.assemble import SimulatedStep, assemble, process_by
 from precision_time.estimate.interval import Z90
 from precision_time.estimate.spread import kind_of, widening
 from precision_time.estimate.step_memory import step_memory
-from precision_time.fit.cases import Case
+from precision_time.fit.cases import Case, fitted_to
 from precision_time.fit.factors import fit
 from precision_time.fit.kernel_factors import Steps
 from precision_time.job.choices import AS_PYTORCH
@@ -135,7 +135,7 @@ def cross_validate(
     judged: list[HeldOut] = []
     for name, factors in zip(names, on_kernels, strict=False):
         progress(name)
-        fitted = fit([c for c in cases if fold(c.row) != name], factors=factors)
+        fitted = fit(fitted_to(c for c in cases if fold(c.row) != name), factors=factors)
         members = [c for c in cases if fold(c.row) == name]
         judged += judge(members, fitted.constants, name, fitted.openness)
     return judged

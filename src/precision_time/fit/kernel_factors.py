@@ -26,7 +26,15 @@ from precision_time.fit.kernel_design import by_device, classes_of, design_of, p
 from precision_time.fit.operator_rows import OPERATORS
 from precision_time.fit.provenance import provenance, sha256
 from precision_time.fit.traced import ROWS, WORKS, Traced, read
-from precision_time.fit.traced_rows import ALL, STEP_PARTS, is_forward, is_step, part_of, table_path
+from precision_time.fit.traced_rows import (
+    ALL,
+    STEP_PARTS,
+    is_forward,
+    is_step,
+    part_of,
+    table_path,
+    waits_for_others,
+)
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.gpu import Gpu
 from precision_time.measurements.digest import digests_of
@@ -120,7 +128,7 @@ class Steps:
     @cached_property
     def fitted_to(self) -> NDArray[np.bool_]:
         """The usable rows without those whose several GPUs wait for more than kernels."""
-        return np.asarray(self.usable & ~np.array([_waits_for_others(row) for row in self.rows]))
+        return np.asarray(self.usable & ~np.array([waits_for_others(row) for row in self.rows]))
 
     def seconds(self, theta: Array) -> Array:
         """Predicted seconds of every row with these log factors."""
@@ -298,12 +306,6 @@ def _shared(key: str) -> float:
     """Standard deviation of the effect that the rows with a key (`Steps.keys`) share."""
     source = key.rpartition("|")[2]
     return SHARED_TIMM if source == "timm" else SHARED if source == "pytorch" else SHARED_ELSEWHERE
-
-
-def _waits_for_others(row: Row) -> bool:
-    """Whether a row is of several GPUs in another framework and of trust C. Some of them take 1.3 times as long a
-    step on 8 GPUs as on one, in no order of model or precision: input pipelines and Horovod, not kernels."""
-    return row.trust == "C" and row.framework != "pytorch" and row.gpus > 1
 
 
 def _table_of(row: Row) -> str:

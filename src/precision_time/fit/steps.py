@@ -17,7 +17,7 @@ import numpy as np
 from precision_time.estimate.spread import TIMM, kind_of
 from precision_time.evaluation.rows import statistics
 from precision_time.fit import kernel_factors
-from precision_time.fit.cases import Case, cases
+from precision_time.fit.cases import Case, cases, fitted_to
 from precision_time.fit.factors import DIFFERENCED, PRIOR, Fitted, fit
 from precision_time.fit.folds import (
     FOLDS,
@@ -171,9 +171,10 @@ def run(tables: Path, judge_only: bool = False) -> None:
     plain = [j for case in traced for j in judge([case], StepConstants(), case.row.family)]
     print(summary({"without factors": plain, **runs}))
     if not judge_only:
-        fitted = fit(traced, factors=KernelFactors.shipped())
+        taught = fitted_to(traced)
+        fitted = fit(taught, factors=KernelFactors.shipped())
         judged = JudgedSteps.of(kernels, fitted.openness)
         interval = {**base_spreads(judged.spread), "seen": seen(kernels), "novelty": judged.novelty()}
-        content = document(fitted, source, traced, interval)
+        content = document(fitted, source, taught, interval)
         write_shipped(OUTPUT, compact_json(content) + "\n")
-        print(f"{len(fitted.theta)} factors from {len(traced)} rows -> {OUTPUT}", file=sys.stderr)
+        print(f"{len(fitted.theta)} factors from {len(taught)} rows -> {OUTPUT}", file=sys.stderr)

@@ -264,6 +264,12 @@ class Job:
         return self.older_than(1, 11)
 
     @property
+    def decomposes_by_magma(self) -> bool:
+        """Whether PyTorch is older than 1.10, whose decompositions of a single matrix are MAGMA's (pytorch pull request
+        56887). Jobs that name its optimizer of that time (`torch1`) and no version are taken for such."""
+        return self.older_than(1, 10) or (self.torch is None and self.optimizer_impl == "torch1")
+
+    @property
     def zeroes_gradients(self) -> bool:
         """Whether PyTorch is older than 2.0, whose `zero_grad` zeroes gradients where later ones free them."""
         return self.older_than(2, 0)

@@ -177,6 +177,44 @@ def _decomposition(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("other", moved, moved, launches, dtype=float_dtype(kind), flops=flops * side**3 * share)]
 
 
+_MAGMA_S = 3e-3
+"""Seconds of a routine of MAGMA for one small matrix, which copies it to the host and makes streams and handles of its
+own: a log-determinant of side 300 takes 3.7 ms (pytorch, issue 32048), QR of side 16, two routines, 2.6 to 3.0 (pull
+request 173788), least squares 3 (issue 22578) and 6 (pull request 54725). Read off these, not fitted."""
+
+
+@register("aten._linalg_slogdet", "aten._linalg_det", "aten.linalg_lu_factor_ex", "aten.linalg_inv_ex")
+def _lu(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    """LU of square matrices, with an inverse its solution besides: 2/3 and 2 x side^3 FLOP.
+
+    cuSOLVER runs three kernels for each column: side 4,096 takes 40 ms on a V100 (jax, issue 9694).
+    """
+    side, matrices = kind.inputs[0].shape[-1], kind.inputs[0].numel // max(kind.inputs[0].shape[-1], 1) ** 2
+    inverted = kind.name == "aten.linalg_inv_ex"
+    flops = (2.0 if inverted else 2.0 / 3.0) * side**3 * matrices
+    moved = nbytes(kind.inputs)
+    if options.magma and matrices == 1:
+        return [_by_magma(kind, 2 if inverted else 1)]
+    launches = 3 * max(side, 1) + (3 if inverted else 0)
+    return [memory_work("other", moved, moved, launches, dtype=float_dtype(kind), flops=flops)]
+
+
+@register("aten.linalg_lu_solve")
+def _lu_solve(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    """Rows exchanged and two triangular systems. Where PyTorch had MAGMA, the gradient of a determinant was an inverse:
+    an LU and its solution."""
+    factors, solution = kind.inputs[0], kind.outputs[0]
+    if options.magma and len(factors.shape) == 2:
+        return [_by_magma(kind, 2)]
+    flops = 2.0 * factors.shape[-1] * solution.numel
+    return [memory_work("other", nbytes(kind.inputs), solution.nbytes, 3, dtype=float_dtype(kind), flops=flops)]
+
+
+def _by_magma(kind: OpSignature, routines: int) -> Work:
+    moved = nbytes(kind.inputs)
+    return replace(memory_work("other", moved, moved, dtype=float_dtype(kind)), latency_s=routines * _MAGMA_S)
+
+
 @register("aten.linalg_solve_triangular")
 def _triangular(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     """Small triangular systems of a chunk of linear attention: side FLOP for each element of the solution."""

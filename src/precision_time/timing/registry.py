@@ -16,7 +16,8 @@ CUDNN = ("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "pt.
 class WorkOptions:
     """What the job decides about kernels: TF32 for float32 products and convolutions, channels-last storage, whether
     grouped convolutions of the latter are those of PyTorch before 1.12, TF32 in cuDNN alone (convolutions and recurrent
-    layers), and whether the product of every expert is a kernel of its own, as in Transformer Engine.
+    layers), whether the product of every expert is a kernel of its own, as in Transformer Engine, and whether single
+    matrices are decomposed by MAGMA.
     """
 
     tf32: bool = False
@@ -24,6 +25,7 @@ class WorkOptions:
     grouped_kernels: int = 2
     tf32_convolutions: bool = False
     separate_experts: bool = False
+    magma: bool = False
 
     def of_operator(self, name: str) -> WorkOptions:
         """The same for one operator, which either has TF32 or has not."""
