@@ -269,9 +269,10 @@ def test_the_board_in_the_repository_is_current() -> None:
     text = " ".join((ROOT / "benchmarks" / "results" / "accuracy.md").read_text(encoding="utf-8").split())
     scales = ROOT / "src" / "precision_time" / "timing" / "data" / "step_scales.json"
     provenance = json.loads(scales.read_text(encoding="utf-8"))["provenance"]
+    count = len(read_table(ROOT / "data" / "published" / provenance["table"]).rows)
     stale = "benchmarks/results/accuracy.md is stale: python -m benchmarks.accuracy steps"
     assert f"Timing parameters: `{parameters_digest()}`" in text, stale
-    assert f"`{provenance['table']}` (sha256 `{provenance['sha256']}`)" in text, stale
+    assert f"`{provenance['table']}` (sha256 `{provenance['sha256']}`), {count} rows" in text, stale
     block = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- accuracy:begin -->")[2]
     match = re.search(r"^\| all \| (\d+) \| ([\d.]+%) \| ([\d.]+%)", block, re.MULTILINE)
     assert match is not None, stale

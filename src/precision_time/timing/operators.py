@@ -180,7 +180,8 @@ def _decomposition(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 _MAGMA_S = 3e-3
 """Seconds of a routine of MAGMA for one small matrix, which copies it to the host and makes streams and handles of its
 own: a log-determinant of side 300 takes 3.7 ms (pytorch, issue 32048), QR of side 16, two routines, 2.6 to 3.0 (pull
-request 173788), least squares 3 (issue 22578) and 6 (pull request 54725). Read off these, not fitted."""
+request 173788), least squares 3 (issue 22578) and 6 (pull request 54725). Chosen among these with WaveGlow's
+steps in view."""
 
 
 @register("aten._linalg_slogdet", "aten._linalg_det", "aten.linalg_lu_factor_ex", "aten.linalg_inv_ex")
