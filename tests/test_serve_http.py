@@ -245,7 +245,7 @@ def test_own_anchors_and_outcomes_of_the_same_runs_do_not_count_twice(server: He
     anchored = {**job, "anchors": ["published", f"step_time_s={step_s}"]}
     told = post(server, "/v1/predict", job=anchored, cluster="anchored")
     assert told["correction"] is None
-    assert told["estimate"]["step"]["p50"] == pytest.approx(step_s, rel=0.15), "published rows say otherwise"
+    assert told["estimate"]["step"]["p50"] == pytest.approx(step_s, rel=0.05)
     post(server, f"/v1/predictions/{told['id']}/outcomes", 201, key="own", step_s=step_s)
     again = post(server, "/v1/predict", job=job, cluster="anchored")
     assert again["correction"]["outcomes"] == 4, "an outcome of another base is not learned"

@@ -20,7 +20,8 @@ Published rows are known to the factors, so that they were fitted to the anchors
 judged one what no anchor shares with it (where that is the job itself, or the anchor is one row, to all rows). For a
 family that is new to the factors, as a user's own model is, they were fitted without the family. No anchor corrects a
 job of another framework. The worst family is the one whose mean error grows most, of those with eight or more rows.
-With one row, the mean over all such rows counts. Only factors on kernels were fitted anew; rows that say nothing about
+A single row stands for the user's own measurement, alone or beside all published rows of other sources (repositories
+at a commit); the mean over all such rows counts. Only factors on kernels were fitted anew; rows that say nothing about
 kernels keep the prediction as shipped.
 P10-P90 is as wide as the errors of rows in the same place require, without and with anchors.
 

@@ -103,4 +103,4 @@ def _predicted(measured: Measured, uncorrected: Uncorrected) -> Anchor:
 def _anchor(measured: Measured, step: TrainingStep, gpu: Gpu, terms: Mapping[str, float], predicted_s: float) -> Anchor:
     """A measured job with what is predicted for it."""
     descriptor = describe_job(measured.job, step, gpu, terms, measured.framework)
-    return Anchor(descriptor, measured.id, measured.source, measured.trust, measured.measured_s, predicted_s)
+    return Anchor(descriptor, measured.id, measured.source, measured.trust, measured.measured_s, predicted_s, own=True)

@@ -49,7 +49,7 @@ class JobDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A measured job. `predicted_s` is the P50 of its step without any anchor."""
+    """A measured job. `predicted_s` is the P50 of its step without any anchor; `own`: the user measured it."""
 
     job: JobDescriptor
     id: str
@@ -57,6 +57,7 @@ class Anchor:
     trust: str
     measured_s: float
     predicted_s: float
+    own: bool = False
 
     @property
     def residual(self) -> float:

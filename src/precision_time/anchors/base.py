@@ -34,7 +34,8 @@ def shipped_covariance() -> Covariance:
     """The fitted standard deviations."""
     stored = read_base()["covariance"]
     effects = {name: float(stored["effects"].get(name, 0.0)) for name in EFFECTS}
-    return Covariance(effects, {t: float(stored["noise"][t]) for t in TRUSTS}, float(stored["own_spread"]))
+    noise = {trust: float(stored["noise"][trust]) for trust in TRUSTS}
+    return Covariance(effects, noise, float(stored["own_spread"]), float(stored["environment"]))
 
 
 @cache
@@ -45,12 +46,12 @@ def read_base() -> Any:
 def _anchor(row: list[Any]) -> Anchor:
     columns = dict(zip(COLUMNS, row, strict=True))
     job = {name: columns[name] for name in JobDescriptor.__dataclass_fields__}
-    measured = {name: columns[name] for name in Anchor.__dataclass_fields__ if name != "job"}
+    measured = {name: columns[name] for name in Anchor.__dataclass_fields__ if name in columns}
     return Anchor(JobDescriptor(**{**job, "shares": tuple(job["shares"])}), **measured)
 
 
 def row_of_anchor(anchor: Anchor) -> list[Any]:
     """The row of `data/published.json` for an anchor."""
     columns = {name: getattr(anchor.job, name) for name in JobDescriptor.__dataclass_fields__}
-    columns |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "job"}
+    columns |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__}
     return [list(columns[name]) if name == "shares" else columns[name] for name in COLUMNS]

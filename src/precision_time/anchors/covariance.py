@@ -1,6 +1,8 @@
 """Covariance between the log errors of two jobs of one family and framework.
 
-It is a sum of shared effects, each weighted by the terms it acts on.
+It is a sum of shared effects, each weighted by the terms it acts on. Jobs of the user share their environment
+(container, data loader, clocks) too, as far as their configuration is the same: more than published jobs of one
+configuration share.
 
 An effect on kernels is weighted by the product of both jobs' shares of kernels, since slower kernels do not slow a step
 that waits for the host. No effect depends on batch, sizes or number of GPUs, except through the seconds of the step: a
@@ -53,11 +55,13 @@ class Covariance:
     """Standard deviations of log(measured / predicted): of each effect, and of a row's own error by trust.
 
     Only their ratios decide a correction. `own_spread`: spread of log(step time) that no anchor explains.
+    `environment`: of what the user's jobs share as others do by the effect `length`, and with those alone.
     """
 
     effects: Mapping[str, float]
     noise: Mapping[str, float]
     own_spread: float
+    environment: float = 0.0
 
     def noise_of(self, trusts: Sequence[str]) -> Array:
         """Standard deviation of each row's own error; an unknown trust counts as the last."""
@@ -74,17 +78,25 @@ COMPARED = ("model", "gpu", "maths", "setting")
 
 
 class JobColumns:
-    """The descriptors of several jobs as arrays, with the seconds of their steps as predicted without correction."""
+    """The descriptors of several jobs as arrays, with the seconds of their steps as predicted without correction, and
+    whether each is of the user's environment (`own`)."""
 
-    def __init__(self, jobs: Sequence[JobDescriptor], seconds: Sequence[float]) -> None:
+    def __init__(
+        self, jobs: Sequence[JobDescriptor], seconds: Sequence[float], own: Sequence[bool] | None = None
+    ) -> None:
         # hashes instead of texts: compared a hundred at a time in every prediction
         self.ids = {name: np.array([hash(getattr(job, name)) for job in jobs], dtype=np.int64) for name in COMPARED}
         self.shares = np.array([job.shares for job in jobs], dtype=np.float64).reshape(len(jobs), len(INFORMED))
         self.length = np.log2(np.asarray(seconds, dtype=np.float64))
+        self.own = np.zeros(len(jobs)) if own is None else np.array(own, dtype=np.float64)
 
     @classmethod
     def of(cls, anchors: Sequence[Anchor]) -> JobColumns:
-        return cls([anchor.job for anchor in anchors], [anchor.predicted_s for anchor in anchors])
+        return cls(
+            [anchor.job for anchor in anchors],
+            [anchor.predicted_s for anchor in anchors],
+            [anchor.own for anchor in anchors],
+        )
 
 
 def fading(one: Array, other: Array) -> Array:
@@ -106,11 +118,18 @@ def shared_effects(one: JobColumns, other: JobColumns, effects: Iterable[str] = 
 
 def factor_covariances(covariance: Covariance, one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Covariance between the log factors of the jobs of `one` and of `other`: of each field of `Factors`, and of the
-    whole step by the effect `length` (as between steps of one length)."""
+    whole step by the effect `length` and by the environment (as between steps of one length)."""
     totals = {name: np.zeros((len(one.shares), len(other.shares))) for name in (*INFORMED, "length")}
     for effect, shared in shared_effects(one, other, covariance.used).items():
         totals[term_of(effect)] += covariance.effects[effect] ** 2 * shared
+    totals["length"] += environment_covariance(covariance, one, other)
     return totals
+
+
+def environment_covariance(covariance: Covariance, one: JobColumns, other: JobColumns) -> Array:
+    """What two of the user's jobs share by their environment, as between steps of one length."""
+    both = np.outer(one.own, other.own)
+    return covariance.environment**2 * both * shared_effects(one, other, ["length"])["length"]
 
 
 def term_of(effect: str) -> str:
@@ -132,7 +151,7 @@ def effect_matrices(one: JobColumns, other: JobColumns, effects: Iterable[str] =
 
 def step_covariance(covariance: Covariance, one: JobColumns, other: JobColumns) -> Array:
     """Covariance between log(measured / predicted) of the steps, without the rows' own errors."""
-    total = np.zeros((len(one.shares), len(other.shares)))
+    total = environment_covariance(covariance, one, other) * fading(one.length, other.length)
     for effect, matrix in effect_matrices(one, other, covariance.used).items():
         total += covariance.effects[effect] ** 2 * matrix
     return total

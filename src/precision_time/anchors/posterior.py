@@ -22,6 +22,7 @@ from precision_time.anchors.covariance import (
     Array,
     Covariance,
     JobColumns,
+    environment_covariance,
     factor_covariances,
     fading,
     self_variance,
@@ -134,7 +135,9 @@ class Anchors:
             sharing = _of_hidden_terms(shared, corrected_s, step_s)
             if not sharing.any():
                 return NONE
-        prior = self_variance(self.covariance, job.shares)
+        # of the environment what the job shares with the nearest of the user's, so that one far off widens little
+        environment = float((shared.environment * faded).max())
+        prior = self_variance(self.covariance, job.shares) + environment
         # the share of the variance that the correction takes away, where it leaves out some of what the anchors say
         informed = min(max(float(corrects @ solved.inverse @ (2.0 * across - corrects)) / prior, 0.0), 1.0)
         correlation = across / np.sqrt(prior * np.diag(solved.between))
@@ -168,7 +171,8 @@ class _Shared:
     """What the corrections of alike jobs have in common.
 
     of_factor          covariances of each factor (rows) with the anchors
-    length             the same of the whole step by the effect of the length, as between steps of one length
+    length             the same of the whole step by length and environment, as between steps of one length
+    environment        variance of the environment, for each of the user's jobs of this configuration
     weights            of the anchors in a conditional mean
     factors            the correction without the effect of the length
     shortest, longest  log2 of the lengths between which its factor changes
@@ -177,6 +181,7 @@ class _Shared:
 
     of_factor: Array
     length: Array
+    environment: Array
     weights: Array
     factors: Factors
     shortest: float
@@ -185,7 +190,9 @@ class _Shared:
 
 
 def _found(solved: _Solved, alike: _Alike) -> _Shared:
-    covariances = factor_covariances(solved.covariance, JobColumns([alike.job], [1.0]), solved.jobs)
+    # the job is the user's
+    job = JobColumns([alike.job], [1.0], [True])
+    covariances = factor_covariances(solved.covariance, job, solved.jobs)
     of_factor = np.array([covariances[name][0] * solved.jobs.shares[:, at] for at, name in enumerate(INFORMED)])
     weights = solved.inverse @ solved.residuals
     shared, lengths = covariances["length"][0], solved.jobs.length
@@ -194,6 +201,7 @@ def _found(solved: _Solved, alike: _Alike) -> _Shared:
     return _Shared(
         of_factor=of_factor,
         length=shared,
+        environment=environment_covariance(solved.covariance, job, solved.jobs)[0],
         weights=weights,
         factors=Factors(*np.exp(of_factor @ weights).tolist()),
         shortest=float(ends.min()) if len(ends) else -math.inf,

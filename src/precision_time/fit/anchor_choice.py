@@ -224,11 +224,12 @@ class Choice:
     """Fits covariances to the rows of several families; what a family's errors are is computed once per covariance."""
 
     def __init__(self, evidence: Sequence[Evidence]) -> None:
-        by_kind: dict[tuple[str, str], list[Evidence]] = {}
+        by_kind: dict[Kind, list[Evidence]] = {}
         for row in evidence:
             if row.trusted:
                 by_kind.setdefault(row.kind, []).append(row)
-        self.kinds = {kind: KindRows(rows) for kind, rows in sorted(by_kind.items())}
+        self.rows = dict(sorted(by_kind.items()))
+        self.kinds = {kind: KindRows(rows) for kind, rows in self.rows.items()}
         self._errors: dict[tuple[Kind, tuple[float, ...]], dict[tuple[str, str], tuple[float, float, int]]] = {}
 
     def covariance(self, without: str | None = None) -> Covariance:

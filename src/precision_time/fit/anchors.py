@@ -18,12 +18,13 @@ import numpy as np
 
 from precision_time.anchors.anchor import Anchor
 from precision_time.anchors.base import COLUMNS, row_of_anchor
-from precision_time.anchors.covariance import Covariance
+from precision_time.anchors.covariance import OTHER_EFFECTS, Covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.estimate.interval import Z90
 from precision_time.estimate.spread import added_spread, base_spread
 from precision_time.fit import kernel_factors
 from precision_time.fit.anchor_choice import FAMILY, KNOWN, LEFT_OUT, NEW, ONE_ROW, SEEN, Choice, Evidence
+from precision_time.fit.anchor_environment import BESIDE_OTHERS, environment_size, source_of
 from precision_time.fit.cases import cases
 from precision_time.fit.folds import HeldOut, judge
 from precision_time.fit.kernel_factors import Steps
@@ -50,6 +51,7 @@ FIELDS: dict[str, Callable[[Row], str]] = {
     "precision": NOVEL["precision"],
 }
 """What the factors on kernels may not have seen of a row."""
+CONFIGURATION = OTHER_EFFECTS["length"]
 LEAST_ROWS = 8
 """Families with fewer judged rows are not named as the worst."""
 
@@ -109,10 +111,17 @@ def evidence_of(judged: Sequence[HeldOut], spreads: Sequence[float]) -> list[Evi
     ]
 
 
+def covariance_of(choice: Choice, without: str | None = None) -> Covariance:
+    """The covariance fitted to the rows of `choice` without one family."""
+    found = choice.covariance(without)
+    rows = (each for kind, each in choice.rows.items() if kind[0] != without)
+    return replace(found, environment=environment_size(rows, found.effects))
+
+
 def covariances_without(evidence: Sequence[Evidence]) -> dict[str, Covariance]:
     """For every model family the covariance fitted to the other families."""
     choice = Choice(evidence)
-    return {name: choice.covariance(name) for name in sorted({row.family for row in evidence})}
+    return {name: covariance_of(choice, name) for name in sorted({row.family for row in evidence})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +182,7 @@ def judge_all(
                 ],
             )
         singles = {
-            row.held_out.row.id: Anchors(anchors, covariances[row.evidence.family])
+            row.held_out.row.id: Anchors([replace(anchors[0], own=True)], covariances[row.evidence.family])
             for row in trusted
             if (anchors := _as_anchors([row], regime))
         }
@@ -189,6 +198,25 @@ def judge_all(
                     if by.held_out.row.id in singles and differs(row.evidence, by.evidence, equal, other)
                 ],
             )
+        yield regime, BESIDE_OTHERS, list(_by_one_of_the_source(trusted, covariances, regime))
+
+
+def _by_one_of_the_source(
+    rows: Sequence[Published], covariances: Mapping[str, Covariance], regime: str
+) -> Iterator[CorrectedRow]:
+    """Rows corrected by one of their source, as the user's own, beside all rows of other sources."""
+    judged = [row for row in rows if not math.isnan(row.evidence.errors(regime, "key")[1])]
+    for by in rows:
+        own, source = _as_anchors([by], regime), source_of(by.evidence.anchor)
+        of_kind = [row for row in rows if row.evidence.kind == by.evidence.kind]
+        elsewhere = _as_anchors([row for row in of_kind if source_of(row.evidence.anchor) != source], regime)
+        if own and elsewhere:
+            anchors = Anchors([*elsewhere, replace(own[0], own=True)], covariances[by.evidence.family])
+            for row in judged:
+                if source_of(row.evidence.anchor) == source and differs(
+                    row.evidence, by.evidence, CONFIGURATION, "key"
+                ):
+                    yield correct(row.held_out, row.evidence, anchors, regime, "key", alone=True)
 
 
 def differs(row: Evidence, by: Evidence, equal: Sequence[str], other: str) -> bool:
@@ -264,6 +292,7 @@ def document(rows: Sequence[Published], covariance: Covariance, tables: Path) ->
             "effects": {name: size for name, size in covariance.effects.items() if size},
             "noise": dict(covariance.noise),
             "own_spread": covariance.own_spread,
+            "environment": covariance.environment,
         },
         "columns": list(COLUMNS),
         "rows": [row_of_anchor(row.evidence.anchor) for row in rows],
@@ -281,6 +310,6 @@ def run(tables: Path, judge_only: bool = False) -> None:
     print(file=sys.stderr)
     print(*(f"{title}\n{table}" for title, table in tables_of_worth.items()), sep="\n\n")
     if not judge_only:
-        covariance = Choice([row.evidence for row in rows]).covariance()
+        covariance = covariance_of(Choice([row.evidence for row in rows]))
         write_shipped(OUTPUT, compact_json(document(rows, covariance, tables)) + "\n")
         print(f"{len(rows)} anchors -> {OUTPUT}", file=sys.stderr)
