@@ -105,15 +105,23 @@ def test_a_factor_acts_on_what_it_moved_in_the_anchor() -> None:
 
 def test_an_environment_by_hand() -> None:
     """Shared by the user's jobs of one configuration: 0.1^2 / (0.1^2 + 0.05^2) = 0.8 of what one of them errs by."""
-    own, cov = replace(anchor(1.2), own=True), replace(covariance(0.05, model=1e-4), environment=0.1)
+    own, cov = replace(anchor(1.1), own=True), replace(covariance(0.05, model=1e-4), environment=0.1)
     job = replace(DESCRIPTOR, key="two")
     for anchors in ([own], [own, anchor(0.5, name="published")]):
         correction = Anchors(anchors, cov).correction(job, at_once)
-        assert correction.factors == pytest.approx([1.2**0.8] * 3, rel=1e-4), "published rows know nothing of it"
+        assert correction.factors == pytest.approx([1.1**0.8] * 3, rel=1e-4), "published rows know nothing of it"
         assert correction.informed == pytest.approx(0.8, rel=1e-3)
     for other in (replace(job, gpu="h"), replace(job, maths="half"), replace(job, setting="nhwc")):
         assert Anchors([own], cov).correction(other, at_once).factors.kernels == pytest.approx(1.0, abs=1e-4)
     assert Anchors([replace(own, own=False)], cov).correction(job, at_once).informed < 1e-3
+
+
+def test_a_step_far_from_its_prediction_is_followed() -> None:
+    """An environment is as large as what the user's jobs err by: log(2)^2 / (log(2)^2 + 0.05^2) = 0.995 of it."""
+    own, cov = replace(anchor(2.0), own=True), replace(covariance(0.05, model=1e-4), environment=0.1)
+    correction = Anchors([own, anchor(1.0, name="published")], cov).correction(DESCRIPTOR, at_once)
+    share = math.log(2) ** 2 / (math.log(2) ** 2 + 0.05**2)
+    assert correction.factors.kernels == pytest.approx(2.0**share, rel=1e-4)
 
 
 def test_an_environment_fades_with_the_length_of_the_step() -> None:

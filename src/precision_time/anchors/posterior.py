@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -92,13 +92,21 @@ class Anchors:
         if kind not in self._solved:
             every = self._by_kind[kind]
             anchors = [each for each in every if each.trust != TRUSTS[-1]] or every
-            jobs = JobColumns.of(anchors)
-            noise = self.covariance.noise_of([a.trust for a in anchors])
-            between = step_covariance(self.covariance, jobs, jobs) + np.diag(noise**2)
+            jobs, covariance = JobColumns.of(anchors), self._covariance_of(anchors)
+            noise = covariance.noise_of([a.trust for a in anchors])
+            between = step_covariance(covariance, jobs, jobs) + np.diag(noise**2)
             residuals = np.array([a.residual for a in anchors])
             inverse = np.asarray(np.linalg.inv(between), dtype=np.float64)
-            self._solved[kind] = _Solved(self.covariance, anchors, jobs, between, inverse, residuals)
+            self._solved[kind] = _Solved(covariance, anchors, jobs, between, inverse, residuals)
         return self._solved[kind]
+
+    def _covariance_of(self, anchors: Iterable[Anchor]) -> Covariance:
+        """With an environment as large as the largest residual of the user's own jobs, the likeliest size where one of
+        them lies further off than published rows do."""
+        if not self.covariance.environment:
+            return self.covariance
+        largest = max((abs(anchor.residual) for anchor in anchors if anchor.own), default=0.0)
+        return replace(self.covariance, environment=max(self.covariance.environment, largest))
 
     def correction(
         self, job: JobDescriptor, step_s: Callable[[Factors], float], without: Sequence[str] = ()
