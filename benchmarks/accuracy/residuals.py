@@ -54,8 +54,8 @@ KNOWN = (
         "efficientnet",
         False,
         "On eight V100s EfficientNet-B0 and ResNet-50 both end at 7,800 to 8,600 images a second, 122 to 135 for each "
-        "of the 64 loader workers of the script, and on eight A100s at 16,600 with 128, as if they waited for JPEGs; jobs "
-        "of rows have no loader.",
+        "of the 64 loader workers of the script, and on eight A100s at 16,600 with 128, as if they waited for JPEGs; "
+        "jobs of rows have no loader.",
         gpus=("v100-16gb-sxm", "v100-32gb-sxm"),
     ),
     Known(
