@@ -319,10 +319,10 @@ def test_kernels_of_permuted_tensors_are_those_of_nhwc() -> None:
     plain = OpSignature("aten.convolution", (image, filters), (image,), attrs)
     permuted = OpSignature("aten.convolution", (image, filters), (image,), (*attrs, ("channels_last", True)))
     rows, last = WorkOptions(), WorkOptions(channels_last=True)
-    assert works(plain, rows)[0].variant == "fwd.nchw"
+    assert works(plain, rows)[0].variant == "fwd.native"
     assert works(permuted, rows) == works(plain, last) == works(permuted, last)
     double = dataclasses.replace(permuted, inputs=tuple(TensorSpec(x.shape, "float64") for x in permuted.inputs))
-    assert works(double, rows)[0].variant == "fwd.nchw"
+    assert works(double, rows)[0].variant == "fwd.native"
     norm = OpSignature("aten.native_batch_norm", (image,), (image,), (("training", True),))
     permuted = OpSignature(norm.name, norm.inputs, norm.outputs, (*norm.attrs, ("channels_last", True)))
     assert works(permuted, rows) == works(norm, last) != works(norm, rows)

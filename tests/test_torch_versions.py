@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -10,11 +12,14 @@ from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.capture.training_step import training_step
 from precision_time.errors import JobError
 from precision_time.hardware.catalog import default_catalog
+from precision_time.layout.segment import OpSignatures
 from precision_time.measurements.row import row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED
 from precision_time.timing.kernel_factors import NO_FACTORS
 from precision_time.timing.kernels import KernelModel
+from precision_time.timing.kind_works import kind_works
 from precision_time.timing.operators import WorkOptions, works
+from precision_time.timing.work import CONV_DEPTHWISE
 
 
 def convolution(inputs: int, outputs: int, groups: int, taps: int = 3, dtype: str = "float16") -> list[OpSignature]:
@@ -248,6 +253,73 @@ def test_lu_takes_about_what_was_measured() -> None:
 )
 def test_which_versions_decompose_by_magma(fields: dict[str, str], expected: bool) -> None:
     assert Job(model="waveglow", **fields).decomposes_by_magma is expected
+
+
+def depthwise(math: str, channels: int, side: int, taps: int, *, stride: int = 1, last: bool = False) -> OpSignature:
+    """A depthwise convolution of 8 images."""
+    shape, out = (8, channels, side, side), (8, channels, side // stride, side // stride)
+    specs = TensorSpec(shape, math), TensorSpec((channels, 1, taps, taps), math)
+    attrs = {"stride": (stride, stride), "dilation": (1, 1), "groups": channels, "channels_last": last}
+    return OpSignature("aten.convolution", specs, (TensorSpec(out, math),), tuple(attrs.items()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "torch", "layout"),
+    [
+        (depthwise("float16", 64, 56, 3), (1, 10), "nchw"),
+        (depthwise("float16", 64, 56, 5), (1, 10), "native"),
+        (depthwise("float16", 64, 56, 5), (1, 11), "nchw"),
+        (depthwise("float16", 64, 56, 7), (2, 11), "native"),
+        (depthwise("float16", 16, 56, 5), (2, 11), "native"),  # few channels
+        (depthwise("float16", 64, 6, 3), (2, 11), "native"),  # small images
+        (depthwise("float16", 256, 14, 3, stride=2), (2, 11), "native"),
+        (depthwise("float16", 256, 28, 3, stride=2), (2, 11), "nchw"),
+        (depthwise("float16", 512, 14, 3, stride=2), (2, 11), "nchw"),
+        (depthwise("bfloat16", 64, 56, 3), (2, 11), "bf16.native"),
+        (depthwise("bfloat16", 64, 56, 7), (2, 11), "native"),
+        (depthwise("float32", 64, 56, 3), (2, 11), "native"),
+        (depthwise("float16", 64, 56, 7, last=True), (1, 10), "nhwc"),
+        (depthwise("bfloat16", 64, 56, 3, last=True), (2, 11), "nhwc"),
+    ],
+)
+def test_which_depthwise_convolutions_cudnn_runs(kind: OpSignature, torch: tuple[int, ...], layout: str) -> None:
+    """As `use_cudnn_depthwise` of aten/src/ATen/native/Convolution.cpp decides."""
+    (work,) = works(kind, WorkOptions(torch=torch)) or []
+    assert (work.family, work.variant) == (CONV_DEPTHWISE, f"fwd.{layout}")
+
+
+@pytest.mark.parametrize("precision", ["amp-fp16", "amp-bf16"])
+def test_stored_and_traced_networks_have_the_same_depthwise_kernels(precision: str) -> None:
+    """Of a stored network, works in float16 are made of those in bfloat16."""
+    job = Job("efficientnet-b0", gpu="rtx-3090", precision=precision, batch_size=8)
+    kinds = training_step(job).graph.kinds
+    stored = kind_works(OpSignatures(kinds), WorkOptions())
+    traced = kind_works(OpSignatures(tuple(kinds)), WorkOptions())
+    layouts = [
+        Counter(
+            works.table.classes[of][1] for of in works.table.class_of if works.table.classes[of][0] == CONV_DEPTHWISE
+        )
+        for works in (stored, traced)
+    ]
+    assert layouts[0] == layouts[1]
+    assert ("fwd.nchw" in layouts[0]) is (precision == "amp-fp16")
+
+
+def test_a_dense_convolution_of_one_channel_is_not_depthwise() -> None:
+    x, weight, y = (
+        TensorSpec(shape, "float16") for shape in ((2, 1, 64, 64, 64), (32, 1, 3, 3, 3), (2, 32, 64, 64, 64))
+    )
+    attrs = (("stride", (1, 1, 1)), ("dilation", (1, 1, 1)), ("groups", 1))
+    work, *_ = works(OpSignature("aten.convolution", (x, weight), (y,), attrs), WorkOptions()) or []
+    assert work.variant == "fwd.nchw"
+
+
+@pytest.mark.parametrize(("rows", "waits_s"), [(511, 0.0), (512, 512 * 28e-9), (100_000, 2.8e-3)])
+def test_backward_passes_of_layer_norm_before_1_11_wait_for_every_row(rows: int, waits_s: float) -> None:
+    x, weight = TensorSpec((rows, 192), "float16"), TensorSpec((192,), "float32")
+    kind = OpSignature("aten.native_layer_norm_backward", (x, x, weight), (x, weight, weight))
+    (old,), (new,) = (works(kind, WorkOptions(torch=torch)) or [] for torch in ((1, 10), (1, 11)))
+    assert old.latency_s - new.latency_s == pytest.approx(waits_s)
 
 
 def test_waveglow_of_old_versions_pays_for_its_determinants() -> None:

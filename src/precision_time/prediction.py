@@ -36,6 +36,7 @@ from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.program_times import TimedProgram, time_program
+from precision_time.timing.registry import CURRENT
 from precision_time.timing.scaled import Factors, scaled
 from precision_time.without_collection import WithoutCollection
 
@@ -193,6 +194,7 @@ def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> Work
         tf32_convolutions=chosen.tf32_convolutions and gpu.has("tf32"),
         separate_experts=job.framework in _TRANSFORMER_ENGINE,
         magma=job.decomposes_by_magma,
+        torch=job.torch_version or CURRENT,
     )
 
 

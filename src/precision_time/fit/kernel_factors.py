@@ -329,7 +329,7 @@ def cross_validate(
     sizes_of = Counter(names)
     groups: list[list[str]] = [[] for _ in range(min(most, len(sizes_of)))]
     loads = [0] * len(groups)
-    for name, count in sizes_of.most_common():
+    for name, count in sorted(sizes_of.items(), key=lambda each: (-each[1], each[0])):
         lightest = loads.index(min(loads))
         groups[lightest].append(name)
         loads[lightest] += count

@@ -264,6 +264,11 @@ class Job:
         return self.older_than(1, 11)
 
     @property
+    def torch_version(self) -> tuple[int, ...] | None:
+        """The numbers of the version of PyTorch, None for a current one."""
+        return None if self.torch is None else tuple(map(int, self.torch.split(".")))
+
+    @property
     def decomposes_by_magma(self) -> bool:
         """Whether PyTorch is older than 1.10, whose decompositions of a single matrix are MAGMA's (pytorch pull request
         56887). Jobs that name its optimizer of that time (`torch1`) and no version are taken for such."""
@@ -304,7 +309,8 @@ class Job:
 
     def older_than(self, *version: int) -> bool:
         """Whether the job names a version of PyTorch that is older than `version`."""
-        return self.torch is not None and tuple(map(int, self.torch.split("."))) < version
+        mine = self.torch_version
+        return mine is not None and mine < version
 
     @property
     def layout_spec(self) -> Layout:

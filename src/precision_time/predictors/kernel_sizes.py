@@ -21,6 +21,8 @@ from precision_time.timing.work import (
     CONV_UNEVEN,
     CONVOLUTIONS,
     MATMUL,
+    NATIVE,
+    NATIVE_BF16,
     VECTOR_CONVOLUTIONS,
 )
 from precision_time.timing.work_table import WorkTable
@@ -126,7 +128,7 @@ def _members(table: WorkTable, passes: NDArray[np.str_], formats: NDArray[np.str
         "narrow": np.minimum(table.shape[2], table.shape[3]) < NARROW,
         "strided": table.convolution[3] > 1,
         "unaligned": _unaligned(table, passes),
-        "nchw": formats == "nchw",
+        "nchw": np.isin(formats, ("nchw", NATIVE, NATIVE_BF16)),
         "nhwc": formats == "nhwc",
     }
 

@@ -112,7 +112,7 @@ class KernelClass:
 
     @property
     def layout(self) -> str:
-        """nchw or nhwc of a convolution."""
+        """nchw, nhwc or native of a convolution."""
         return self.variant.rpartition(".")[2]
 
     @property

@@ -16,7 +16,15 @@ from precision_time.errors import InternalError
 from precision_time.layout.segment import OpSignatures
 from precision_time.timing.operators import WorkOptions, operator_key, touched, works
 from precision_time.timing.recording import Recording, Repeatable
-from precision_time.timing.work import ATTENTION, CONV_FEW, TILE_FAMILIES, VECTOR_CONVOLUTIONS, Work
+from precision_time.timing.work import (
+    ATTENTION,
+    CONV_DEPTHWISE,
+    CONV_FEW,
+    NATIVE_BF16,
+    TILE_FAMILIES,
+    VECTOR_CONVOLUTIONS,
+    Work,
+)
 from precision_time.timing.work_table import TableDraft, WorkTable
 
 Array = NDArray[np.float64]
@@ -70,12 +78,14 @@ def _in_float16(works: KindWorks) -> KindWorks:
 
 
 def _float16_variant(family: str, variant: str, kind: str) -> str:
-    """cuDNN's batch norms serve float16, and not bfloat16 (`traffic`); convolutions of few channels have other kernels
-    in bfloat16 (`conv_work`)."""
+    """cuDNN's batch norms serve float16, and not bfloat16 (`traffic`), as do its depthwise convolutions in NCHW
+    (`operators`); convolutions of few channels have other kernels in bfloat16 (`conv_work`)."""
     if kind != "half":
         return variant
     if family == "batch_norm":
         return variant.replace(".native.", ".cudnn.")
+    if family == CONV_DEPTHWISE:
+        return variant.replace(NATIVE_BF16, "nchw")
     return variant.replace(".bf16.", ".") if family == CONV_FEW else variant
 
 

@@ -19,6 +19,8 @@ from precision_time.timing.work import (
     CONV_DIRECT,
     CONV_GROUPED,
     CONV_UNEVEN,
+    NATIVE,
+    NATIVE_BF16,
     Attention,
     Convolution,
     Recurrent,
@@ -243,17 +245,53 @@ def _convolution(
     dilated = any(d > 1 for d in kind.ints_attr("dilation"))
     math = _cudnn_math(weight.dtype, options)
     conv = Convolution(x.shape[0], x.shape[1], y.shape[1], x.shape[2:], y.shape[2:], kernel, stride, groups, dilated)
+    layout = "nhwc" if last else "nchw"
+    if 1 < conv.groups == conv.c_in and not last and not transposed:
+        layout = _depthwise_layout(conv, math, options)
     return [
         conv_work(
             conv,
             math,
             _width(weight),
             direction=direction,
-            layout="nhwc" if last else "nchw",
+            layout=layout,
             grouped=_grouped_family(conv, math, direction, options.grouped_kernels) if last else CONV_GROUPED,
         )
         for direction in passes
     ]
+
+
+_DEPTHWISE_WIDTH, _DEPTHWISE_CHANNELS = 7, 32
+_DEPTHWISE_FILTERS, _DEPTHWISE_FILTERS_BEFORE_1_11 = (1, 3, 5), (3,)
+
+
+def _depthwise_layout(conv: Convolution, math: str, options: WorkOptions) -> str:
+    """The layout of a depthwise convolution in NCHW: that of cuDNN's kernels in float16, NATIVE of PyTorch's own.
+
+    In bfloat16 it says of which cuDNN would run the same in float16 (NATIVE_BF16): works of one are made of the other's
+    (`kind_works`).
+    """
+    if math not in ("fp16", "bf16") or not _cudnn_depthwise(conv, options):
+        return NATIVE
+    return "nchw" if math == "fp16" else NATIVE_BF16
+
+
+def _cudnn_depthwise(conv: Convolution, options: WorkOptions) -> bool:
+    """Whether cuDNN runs a depthwise convolution in NCHW in float16.
+
+    Of images and square filters: of 1, 3 and 5 taps a side, before 1.11 of 3 (pytorch pull requests 22302 and 58749).
+    With stride 2 where there are many channels. 5 x 5 filters at stride 1 took PyTorch 1.10 on an RTX 3090 1.6
+    (forward) to 3.4 times as long (weights); 7 x 7 ones on an H100 do a seventh of their bytes a second.
+    """
+    filters = _DEPTHWISE_FILTERS_BEFORE_1_11 if options.torch < (1, 11) else _DEPTHWISE_FILTERS
+    square = len(set(conv.kernel)) == 1 and conv.kernel[0] in filters and len(set(conv.stride)) == 1
+    if conv.dilated or conv.c_in < _DEPTHWISE_CHANNELS or len(conv.kernel) > 2:
+        return False
+    if len(conv.kernel) == 1:
+        return conv.stride[0] == 1
+    width = conv.in_spatial[-1]
+    many = conv.c_in >= 512 or (conv.c_in >= 256 and width >= 28)
+    return square and width >= _DEPTHWISE_WIDTH and (conv.stride[0] == 1 or (conv.stride[0] == 2 and many))
 
 
 def _grouped_family(conv: Convolution, math: str, direction: str, grouped_kernels: int) -> str:

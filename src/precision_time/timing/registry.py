@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.timing.work import Work
 
+CURRENT = (99,)
+"""A version of PyTorch that is older than none."""
 CUDNN = ("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "pt.rnn")
 """Beginnings of the names of operators that cuDNN runs."""
 
@@ -16,8 +18,8 @@ CUDNN = ("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "pt.
 class WorkOptions:
     """What the job decides about kernels: TF32 for float32 products and convolutions, channels-last storage, whether
     grouped convolutions of the latter are those of PyTorch before 1.12, TF32 in cuDNN alone (convolutions and recurrent
-    layers), whether the product of every expert is a kernel of its own, as in Transformer Engine, and whether single
-    matrices are decomposed by MAGMA.
+    layers), whether the product of every expert is a kernel of its own, as in Transformer Engine, whether single
+    matrices are decomposed by MAGMA, and the version of PyTorch whose own kernels run.
     """
 
     tf32: bool = False
@@ -26,6 +28,7 @@ class WorkOptions:
     tf32_convolutions: bool = False
     separate_experts: bool = False
     magma: bool = False
+    torch: tuple[int, ...] = CURRENT
 
     def of_operator(self, name: str) -> WorkOptions:
         """The same for one operator, which either has TF32 or has not."""

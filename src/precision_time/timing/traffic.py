@@ -323,6 +323,11 @@ _ROW_S = 1.45e-9
 """Seconds for each row of a layer norm, which is a block, beside those of its traffic: read off widths of 64 to 1,536
 on an H100 (`data/measured`), all within a quarter."""
 
+_OLD_BACKWARD, _MANY_ROWS, _ROW_BACKWARD_S = "aten.native_layer_norm_backward", 512, 28e-9
+"""The same of the backward pass before PyTorch 1.11, from so many rows on: a block took 32 columns of all rows, one
+after another (pytorch pull request 68238). 63 transformers of 64 to 1,280 columns on an RTX 3090 take PyTorch 1.10 27
+to 42 ns a row longer than 1.11, half of them 28 to 32."""
+
 
 def _norm(family: str, read_passes: float, write_passes: float, launches: int = 1, images: bool = False) -> Rule:
     """`images`: its kernels differ by memory format."""
@@ -345,6 +350,8 @@ def _norm(family: str, read_passes: float, write_passes: float, launches: int = 
                 latency_s = (read_passes + write_passes) * x.numel * waiting / _BLOCK_ELEMENTS_PER_S
         elif family == "layer_norm" and not variant.startswith("bwd"):
             latency_s = _ROW_S * x.numel / channels
+        elif kind.name == _OLD_BACKWARD and options.torch < (1, 11) and x.numel / channels >= _MANY_ROWS:
+            latency_s = _ROW_BACKWARD_S * x.numel / channels
         work = memory_work(
             family,
             read_passes * x.nbytes,

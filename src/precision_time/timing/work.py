@@ -27,6 +27,8 @@ HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 VECTOR_CONVOLUTIONS = frozenset({CONV_DEPTHWISE, CONV_DIRECT})
 """Those that run on vector units, whatever the dtype of their operands."""
+NATIVE = "native"  # layout of depthwise ones in NCHW that PyTorch's own kernels run (`operators`)
+NATIVE_BF16 = "bf16.native"  # of those that cuDNN would run in float16
 CONVOLUTIONS = frozenset({CONV, CONV_FEW, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_UNEVEN, *VECTOR_CONVOLUTIONS})
 TILED_CONVOLUTIONS = CONVOLUTIONS - VECTOR_CONVOLUTIONS
 TILE_FAMILIES = TILED_CONVOLUTIONS | {MATMUL, RNN}
@@ -214,7 +216,7 @@ def conv_work(
         "dgrad": (groups, pixels, per_in, flops / (2.0 * pixels * c_in)),
         "wgrad": (groups, per_out, per_in * taps, positions),
     }[direction]
-    depthwise = groups > 1 and per_in == 1 and (per_out == 1 or layout == "nchw" or math not in ("fp16", "bf16"))
+    depthwise = groups > 1 and per_in == 1 and (per_out == 1 or layout != "nhwc" or math not in ("fp16", "bf16"))
     dense = CONV_1D if len(kernel) == 1 else CONV_FEW if few else CONV_DILATED if dilated else CONV
     kernels = "bf16." if few and math == "bf16" and layout == "nhwc" else ""
     family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else grouped
