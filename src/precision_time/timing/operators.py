@@ -279,9 +279,10 @@ def _depthwise_layout(conv: Convolution, math: str, options: WorkOptions) -> str
 def _cudnn_depthwise(conv: Convolution, options: WorkOptions) -> bool:
     """Whether cuDNN runs a depthwise convolution in NCHW in float16.
 
-    Of images and square filters: of 1, 3 and 5 taps a side, before 1.11 of 3 (pytorch pull requests 22302 and 58749).
-    With stride 2 where there are many channels. 5 x 5 filters at stride 1 took PyTorch 1.10 on an RTX 3090 1.6
-    (forward) to 3.4 times as long (weights); 7 x 7 ones on an H100 do a seventh of their bytes a second.
+    Of images and square filters: of 1, 3 and 5 taps a side, before 1.11 of 3 (pytorch pull requests 22302 and 58749),
+    with stride 2 where there are many channels; along a line at stride 1, which is not known of before 1.11. 5 x 5
+    filters at stride 1 took PyTorch 1.10 on an RTX 3090 1.6 (forward) to 3.4 times as long (weights); 7 x 7 ones on an
+    H100 do a seventh of their bytes a second.
     """
     filters = _DEPTHWISE_FILTERS_BEFORE_1_11 if options.torch < (1, 11) else _DEPTHWISE_FILTERS
     square = len(set(conv.kernel)) == 1 and conv.kernel[0] in filters and len(set(conv.stride)) == 1
