@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from networks import cnn, dtypes, names, only, rows, total, trace, transformer  # noqa: E402
@@ -273,6 +274,58 @@ def test_math_attention_is_the_chain() -> None:
     assert softmax.outputs[0].dtype == "float32"
     assert softmax.outputs[0].shape == (2, 4, 16, 16)
     assert names(graph, Phase.BACKWARD)["_softmax_backward_data"] == 1
+
+
+class Windows(nn.Module):
+    """Attention within windows, as NesT and Hiera have it: five dimensions, which no fused kernel takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = x * self.scale
+        return F.scaled_dot_product_attention(q, q, q).float()
+
+
+class Executed(TorchDispatchMode):
+    """(operator, dtypes of its operands) of a step that is really run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[str, tuple[str, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operands = tuple(str(a.dtype).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor))
+        self.steps.append((func._schema.name.replace("::", "."), operands))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_attention_without_a_fused_kernel_is_that_of_a_real_step(half: bool) -> None:
+    """Its products and softmax are of the dtypes that torch runs on a CPU, where autocast widens it, too."""
+    arithmetic = ("aten.bmm", "aten._safe_softmax", "aten._softmax_backward_data")
+    net, x = Windows(), torch.randn(2, 3, 4, 16, 8)
+    with Executed() as executed:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = net(x).sum()
+        loss.backward()
+    graph = trace(lambda: total(Windows(), x), "autocast" if half else "full")
+    assert Counter(step for step in executed.steps if step[0] in arithmetic) == {
+        ("aten.bmm", ("float32", "float32")): 6,
+        ("aten._safe_softmax", ("float32",)): 1,
+        ("aten._softmax_backward_data", ("float32", "float32")): 1,
+    }
+    traced = [(kind.name, dtypes(kind.inputs)) for _, kind in rows(graph) if kind.name in arithmetic]
+    assert Counter(traced) == Counter(step for step in executed.steps if step[0] in arithmetic)
+    assert names(graph)["_to_copy"] == sum(name == "aten._to_copy" for name, _ in executed.steps)
+
+
+def test_attention_without_a_fused_kernel_ran_in_half_precision_before_2_5() -> None:
+    x = torch.randn(2, 3, 4, 16, 8)
+    graph = trace(lambda: total(Windows(), x), "autocast", attention="flash_before_2_5")
+    assert {kind.inputs[0].dtype for _, kind in rows(graph) if kind.name == "aten.bmm"} == {"bfloat16"}
+    assert "_safe_softmax" not in names(graph)
 
 
 @pytest.mark.parametrize(("causal", "operator"), [(False, "add"), (True, "masked_fill")])

@@ -344,7 +344,10 @@ def _graph(
 ) -> OpGraph:
     rules = device_type if precision.autocast else "cuda"
     written_out = attention_of(job, model.config, precision) == "math"
-    attention = "math" if written_out and (model.entry.attention or not model.shipped) else "flash"
+    if model.shipped:  # in which every attention that is not written out has a fused kernel
+        attention = "math" if written_out and model.entry.attention else "flash"
+    else:
+        attention = "math" if written_out else job.traced_attention
     images_last, mxnet = channels_last(job.memory_format, precision), job.framework == "mxnet"
     return _cached_graph(
         _GraphKey(

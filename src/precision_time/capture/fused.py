@@ -212,11 +212,15 @@ def attention(
     **_: Any,
 ) -> Any:
     """Fused attention: query (batch, heads, length, head size); one kernel forward, one operator backward."""
-    if query.dim() != 4:
-        return unfused_attention(query, key, value, attn_mask, dropout_p, is_causal)
     if query.shape[0] == 1 and key.shape[0] > 1:  # learned queries of all samples
         query = query.expand(key.shape[0], -1, -1, -1)
     return _Attention.apply(query, key, value, attn_mask, float(dropout_p), is_causal)
+
+
+def math_attention(*args: Any, **kwargs: Any) -> Any:
+    """PyTorch's own operators for attention that no fused kernel takes; since 2.5 halves are widened to single
+    precision (pytorch pull request 128922) and rows of which all is masked get zeros."""
+    return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
 
 
 def window_attention(query: Any, key: Any, value: Any, sink: Any, window: int, dropout_p: float) -> Any:

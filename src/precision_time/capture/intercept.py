@@ -177,6 +177,10 @@ def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_preci
                 kwargs = {k: _cast(v, target, region) for k, v in kwargs.items()}
         if name == "scaled_dot_product_attention" and region.attention == "math":
             return fused.unfused_attention(*args, **kwargs)  # the key stays enabled: each operator is cast by its class
+        if name == "scaled_dot_product_attention" and args[0].dim() != 4:
+            math = fused.unfused_attention if region.attention == "flash_before_2_5" else fused.math_attention
+            with torch.autocast(region.device, enabled=False):  # but dropout stays one kernel
+                return math(*args, **kwargs)
         with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
             return replacement(*args, **kwargs)
 

@@ -50,9 +50,10 @@ def trace_entry(
 ) -> OpGraph:
     """Trace a workload at concrete sizes, which needs PyTorch.
 
-    `regime` is a value of `capture.step.Regime`, `attention` "flash" or "math"; `channels_last`: images are stored so;
-    `edit` changes the workload before it is traced (`as_evaluation`, `with_few_layers`). Raises `MissingExtraError` for
-    a library that is not installed and `CaptureError` for a model that cannot be traced.
+    `regime` is a value of `capture.step.Regime`; `attention` is "flash", "flash_before_2_5" (of such a PyTorch) or
+    "math" (none is fused); `channels_last`: images are stored so; `edit` changes the workload before it is traced
+    (`as_evaluation`, `with_few_layers`). Raises `MissingExtraError` for a library that is not installed and
+    `CaptureError` for a model that cannot be traced.
     """
     require_torch(f"{entry.name} at this shape" if device_rules == "cuda" else f"{entry.name} under CPU autocast")
     from precision_time.capture.step import Regime, capture

@@ -97,6 +97,7 @@ _words = attrgetter(
     "model",
     "batch_size",
     "attention_kernel",
+    "traced_attention",
     "unfused_grouped_fp32",
     "composes_rms_norms",
     "execution",

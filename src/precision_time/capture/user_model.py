@@ -87,7 +87,7 @@ def traced_user_model(job: Job, precision: Precision, device_type: str = "cuda")
         graph = capture(
             build,
             Regime(regime_of(precision)),
-            attention="math" if job.attention == "math" else "flash",
+            attention=job.traced_attention,
             name=job.model,
             device_rules=device_type,
             channels_last=channels_last(job.memory_format, precision),

@@ -298,6 +298,13 @@ class Job:
         return self.framework == "pytorch" and self.older_than(2, 14) and not self.older_than(2, 5)
 
     @property
+    def traced_attention(self) -> str:
+        """The `attention` of `capture.trace_entry`."""
+        if self.attention == "math":
+            return "math"
+        return "flash_before_2_5" if self.older_than(2, 5) else "flash"
+
+    @property
     def logits_loss(self) -> str | None:
         """How the loss of a decoder's logits is computed: torchtitan casts them (`components/loss.py`)."""
         return self.loss or ("fp32" if self.framework == "torchtitan" else None)

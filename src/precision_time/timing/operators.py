@@ -302,7 +302,8 @@ def _grouped_family(conv: Convolution, math: str, direction: str, grouped_kernel
     passes of 70 networks on an RTX 3090 under PyTorch 1.10 to 1.13, and is sharp there: 1 to 5 TFLOP/s on one side, 10
     to 100 on the other. From 1.12 on forward passes of 4 or a multiple of 8 channels a group are taken; backward ones
     where both sides of a group have equally many, at most 48, and all groups together 192 or more. Before 1.12 all
-    passes of 4, 8 and 16 channels where there are 256 or more. Filters of one tap are products.
+    passes of 4, 8 and 16 channels where there are 320 or a multiple of 128 from 256 on: others take 3 (400, 800) to 30
+    times as long. Filters of one tap are products.
 
     From 2.4 on (cuDNN 9) all run on tensor cores. On an H100 under 2.11 (`data/measured/h100`) groups of 4, 8, 16 and
     64 channels do 10 to 390 TFLOP/s, those of 12, 20, 24, 40, 48 and 112 a fifth to a half of their neighbours.
@@ -316,7 +317,8 @@ def _grouped_family(conv: Convolution, math: str, direction: str, grouped_kernel
     if grouped_kernels >= 2:
         return CONV_GROUPED if product or all(side & (side - 1) == 0 for side in (inputs, outputs)) else CONV_UNEVEN
     if grouped_kernels == 0:
-        taken = product or (inputs == outputs in (4, 8, 16) and conv.c_in >= 256)
+        even = conv.c_in >= 256 and (conv.c_in % 128 == 0 or conv.c_in == 320)
+        taken = product or (inputs == outputs in (4, 8, 16) and even)
     elif direction == "fwd":
         taken = whole
     else:

@@ -14,7 +14,7 @@ from precision_time.timing.by_element import (
     steps_apart,
 )
 from precision_time.timing.recording import log2
-from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
+from precision_time.timing.registry import REGISTRY, Rule, WorkOptions, float_dtype, nbytes, register
 from precision_time.timing.work import Work, memory_work, reduction_work
 
 
@@ -152,6 +152,21 @@ _table(
     """,
     5.0,
 )
+
+
+@register("aten._safe_softmax")
+def _safe_softmax(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    # Rows of nothing but -inf are found and get zeros (aten/src/ATen/native/transformers/attention.cpp).
+    (scores, *_), (weights, *_) = kind.inputs, kind.outputs
+    masked, rows = TensorSpec(scores.shape, "bool"), TensorSpec((*scores.shape[:-1], 1), "bool")
+    steps = (
+        ("aten._softmax", (scores,), weights), ("aten.eq", (scores,), masked), ("aten.all", (masked,), rows),
+        ("aten.where", (rows, weights), weights),
+    )  # fmt: skip
+    found = (REGISTRY[name](OpSignature(name, read, (written,)), options) or [] for name, read, written in steps)
+    return [work for works in found for work in works]
+
+
 _table(
     "cross_entropy",
     """
