@@ -30,7 +30,7 @@ demo-serve: .venv/.serve  ## a server, three jobs, an outcome, the page's addres
 
 test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests (about five minutes on two cores)
 
-test-slow: .venv/.dev  ## studies of a minute or more in two processes, then tests of real rates, alone
+test-slow: .venv/.dev  ## studies and tests of many seconds in two processes, then tests of real rates, alone
 	$(SLOW) -m "slow and not idle" --numprocesses $(WORKERS) --dist worksteal || $(SLOW) -m "slow and not idle" --last-failed
 	$(SLOW) -m "slow and idle" || $(SLOW) -m "slow and idle" --last-failed
 

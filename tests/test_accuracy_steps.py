@@ -237,6 +237,7 @@ def test_only_known_reasons_are_shown(rows: tuple[Row, ...]) -> None:
     assert "Ampere" in why(settled(replace(rows[0], gpu="rtx-3090"), 1.4))
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_pages(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors on kernels are fitted to one table, since those of all tables take seconds for each fold."""
     pytest.importorskip("matplotlib")

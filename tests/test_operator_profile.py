@@ -74,6 +74,7 @@ def job_of(folder: Path, precision: str = "fp32") -> Job:
                device=str(folder / "device.json"), batch_size=4)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_real_network_end_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operator is measured once, forward and backward, and the four terms are the sum of what was measured."""
     job = job_of(folder)

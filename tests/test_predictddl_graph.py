@@ -218,6 +218,7 @@ def test_the_encoder_in_numpy_is_the_one_that_pytorch_trains() -> None:
         assert all(np.allclose(again.arrays[name], array, atol=1e-6) for name, array in encoder.arrays.items())
 
 
+@pytest.mark.slow
 def test_pretraining_lowers_the_error_on_networks_held_out_and_goes_on_where_it_stopped(tmp_path) -> None:
     from benchmarks.papers.predictddl_pretraining import Pool, pretrain, r2_of, started
 

@@ -75,6 +75,7 @@ def asked(server: Served, phases: str, examples: int) -> int:
     return generated
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_nothing_in_hundreds_of_requests(tmp_path: Path) -> None:
     with served(tmp_path, "--workers", "1", "--quiet") as server:
         assert asked(server, "examples,fuzzing", 22) >= 200

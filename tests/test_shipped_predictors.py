@@ -137,6 +137,7 @@ def test_training_on_rows_of_a_user(tmp_path: Path) -> None:
     assert again.predict(job).seconds == pytest.approx(MEASURED_S, rel=0.2)
 
 
+@pytest.mark.slow
 def test_all_published_rows_are_known_without_tracing() -> None:
     data = data_folder()
     assert data is not None

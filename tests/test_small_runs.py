@@ -149,6 +149,7 @@ def _quick(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole command in this process with one worker: stopped after three passes, then run again."""
     stop_after = 3

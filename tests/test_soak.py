@@ -30,6 +30,7 @@ def test_jobs_are_distinct_and_drawn_by_their_seed() -> None:
     assert len({job.model for job in first}) > 50
 
 
+@pytest.mark.slow
 def test_distinct_jobs_are_timed_by_what_differs() -> None:
     content = distinct.summary(distinct.measure(1, ["gpt2", "resnet50"]))
     assert content["batch size"]["jobs"] == 80
