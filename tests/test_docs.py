@@ -30,6 +30,8 @@ from precision_time.cli.main import main
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 STAGGERING = ROOT / "docs" / "staggering.md"
+LONG = ("plan.md",)
+"""Pages whose examples take more than ten seconds, besides README.md, which `make test` runs all the same."""
 _FENCE = re.compile(
     r"^(?:<!-- (file|needs|no test|served|output): (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -76,11 +78,19 @@ def run_examples(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # of Lightning, which uses it (integrations.md)
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.parametrize("page", [page for page in PAGES if page != STAGGERING], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name in LONG else (), id=page.name)
+        for page in PAGES
+        if page != STAGGERING
+    ],
+)
 def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_examples(page, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_the_staggering_examples_gain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

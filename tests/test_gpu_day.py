@@ -21,6 +21,7 @@ from precision_time.measure.measurement import write_tables
 from precision_time.measure.suite import Task
 from precision_time.measurements.table import read_table
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 BARE = """
 import sys

@@ -112,6 +112,7 @@ def test_sizes_are_those_that_capture_puts_into_fp8() -> None:
     assert all(size % 16 == 0 for size in sizes)
 
 
+@pytest.mark.slow
 def test_the_suite_measures_fp8_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(suite.SCALES, "cpu", suite.Scale(0.001, 1e5, 2, 1, 1, (1 << 11,)))
     journal = Journal()

@@ -303,6 +303,7 @@ def test_an_old_calibration_is_begun_anew(tmp_path: Path) -> None:
 # --- the whole suite ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_plan_names_every_task_once_and_begins_with_the_job(own_model: str) -> None:
     jobs = [Job(own_model, gpu="this-cpu")]
     plan = plan_of(CPU, measurement.KINDS, jobs)

@@ -101,6 +101,7 @@ def test_a_cold_epoch_is_predicted_from_the_probes(
     assert slower > 1.5 * cold.seconds
 
 
+@pytest.mark.slow
 def test_calibrate_says_the_words_of_the_data_section(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

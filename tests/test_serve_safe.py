@@ -126,6 +126,7 @@ print(json.dumps({"opened": opened, "statuses": statuses}))
 """
 
 
+@pytest.mark.slow
 def test_no_field_opens_a_file(tmp_path: Path) -> None:
     asked = [json.dumps({"ask": ask, **body}) for ask, body in bodies(tmp_path)]
     watching = subprocess.run(
