@@ -452,8 +452,8 @@ def test_a_row_that_cannot_be_predicted_is_named(tmp_path: Path) -> None:
 
 
 def test_kernels_that_anchors_slow_down_hide_the_host() -> None:
-    """At batch 10 the host limits the step as predicted, but not with kernels as slow as the anchors have them."""
-    job = Job("transformer-xl-base", gpu="h100-80gb-sxm", precision="amp-bf16", batch_size=10)
+    """At batch 5 the host limits the step as predicted, but not with kernels as slow as the anchors have them."""
+    job = Job("jasper-10x5dr", gpu="h100-80gb-sxm", precision="bf16-master", batch_size=5)
     estimate, alone = predict(job), predict(job.replace(anchors="none"))
     assert estimate.breakdown["host_gaps"] < 1e-9 < alone.breakdown["host_gaps"]
     assert estimate.anchors.count > 0
