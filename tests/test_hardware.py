@@ -221,6 +221,8 @@ def test_published_systems_are_known_by_their_names() -> None:
     assert node("DGX-2H").clock_factor > node("DGX-2").clock_factor > node("DGX-1").clock_factor == 1
     assert node("Selene (DGX A100)").name == "dgx-a100"
     assert node("LambdaCloud 4xV100 16GB").name == "lambda-v100"
+    # Lambda's script sets NCCL_P2P_DISABLE=1
+    assert {node(name).intra for name in ("LambdaCloud 2x V100 16GB", "2x RTX A6000")} == {"pcie4-host"}
     assert node("2x RTX 3090").name == "gaming-workstation"
 
 
