@@ -28,7 +28,7 @@ demo-stagger: .venv/.dev  ## really run two jobs that read the same data, togeth
 demo-serve: .venv/.serve  ## a server, three jobs, an outcome, the page's address, stop (STAY=1: until Ctrl-C)
 	@$(BIN)/python examples/serve/demo.py $(if $(STAY),--stay)
 
-test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests (seven to eight minutes on two cores)
+test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests (six to eight minutes on two cores)
 
 test-slow: .venv/.dev  ## studies and tests of many seconds in two processes, then tests of real rates, alone
 	$(SLOW) -m "slow and not idle" --numprocesses $(WORKERS) --dist worksteal || $(SLOW) -m "slow and not idle" --last-failed

@@ -12,7 +12,9 @@ from precision_time.capture.fused_kernels import FLOAT_LOSS, FUSED, MEASURES_TRA
 from precision_time.capture.graph import Call, Category, OpGraph, OpSignature, Phase, Storage, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, layered
 from precision_time.capture.training_step import training_step
+from precision_time.hardware import catalog
 from precision_time.job import Job
+from precision_time.prediction import work_options
 from precision_time.timing.operators import WorkOptions, works
 
 BATCH, SEQ = 2, 512
@@ -151,6 +153,22 @@ def test_batch_norm_of_mxnet_is_one_kernel_with_its_sum_and_relu() -> None:
     assert moved(last)[0] == pytest.approx(2 * x, rel=0.001)  # the gradient and what was normed, not the activation
     assert moved(last)[1] == pytest.approx(x, rel=0.001)
     assert {k.outputs[0].dtype for k in kinds if k.name == "pt.fused_pointwise"} == {"float16"}
+
+
+def test_batch_norm_of_mxnet_reads_twice_before_hopper() -> None:
+    """Forward it reads the input twice and writes once; backward it reads gradient and input twice and writes once."""
+    job, volta, ada = Job("resnet50", framework="mxnet"), catalog.gpu("v100-16gb-sxm"), catalog.gpu("l40s")
+    once, twice = work_options(job, ada), work_options(job, volta)
+    assert (once.separate_statistics, twice.separate_statistics) == (False, True)
+    assert not work_options(Job("resnet50"), volta).separate_statistics
+    fused = image_graph("resnet50", "mxnet")
+    kinds = [k for k in fused.kinds if k.name == "pt.fused_pointwise" and k.attr("of_batch")]
+    for kind, tensors in ((kinds[0], (2, 3)), (kinds[-1], (3, 5))):
+        x = max(s.nbytes for s in kind.outputs)
+        for options, count in zip((once, twice), tensors, strict=True):
+            (work,) = works(kind, options) or []
+            assert work.bytes == pytest.approx(count * x, rel=0.001)
+    assert not any(k.attr("of_batch") for k in image_graph("unet3d", "mxnet").kinds)  # instance norms
 
 
 def test_instance_norm_of_mxnet_is_the_same_kernel() -> None:

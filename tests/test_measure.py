@@ -273,6 +273,7 @@ def test_launches_of_small_layers_are_divided_by_the_costs_of_the_operators_that
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ranks_train_together_and_the_slowest_counts(own_model: str) -> None:
     task = {
         "task": "train",

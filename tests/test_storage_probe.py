@@ -100,6 +100,7 @@ def test_large_files_are_read_in_pieces(tmp_path: Path) -> None:
     assert done.bytes == 4096
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_storage_file(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.yaml"
     assert main(["calibrate", "--storage", str(folder), "--output", str(path), "--budget", "5s", "--json"]) == 0

@@ -91,7 +91,7 @@ def judge_classes(options: Options) -> None:
     judged = classes.judge(options.tables, _progress)
     print(file=sys.stderr)
     write_whole(options.results / "unknown.md", classes.page(judged))
-    options.fill_readme("classes", classes.summary(judged).markdown())
+    options.fill_readme("classes", classes.readme(judged))
 
 
 def judge_layouts(options: Options) -> None:

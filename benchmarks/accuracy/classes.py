@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -71,6 +72,27 @@ def summary(judged: JudgedSteps) -> Table:
         OTHER_FRAMEWORK: "TensorFlow, Paddle",
     }
     return _by_kind(judged, kinds)
+
+
+def readme(judged: JudgedSteps) -> str:
+    """What README shows: the summary, and the parts that say most about a GPU or library nobody has looked at."""
+    everything = coverages(judged)
+
+    def said(novelty: str, test: Callable[[Row], bool]) -> dict[str, str]:
+        rows = np.array([test(row) for row in judged.rows])
+        return dict(zip((*FIELDS, "elsewhere"), _cells(everything[novelty], rows), strict=True))
+
+    first, last = (said("family", _PARTS[f"this project's H100, {order}"]) for order in ("NCHW", "NHWC"))
+    unseen = said("gpu", lambda row: NOVEL["gpu"](row) == "h100-80gb-sxm" and not _as_pytorch(row))
+    others = said("family", _as_pytorch)
+    text = (
+        f"Newer libraries are the weak spot: our own H100 steps err by {first['mape']} in NCHW and {last['mape']} in "
+        f"NHWC where their family is new, and P10-P90 from other folds holds {first['elsewhere']} and "
+        f"{last['elsewhere']} of them; without any row of the H100, its {unseen['n']} rows err by {unseen['mape']}, "
+        f"and it holds {unseen['elsewhere']}. Steps of TensorFlow and Paddle in a new family are predicted "
+        f"{others['signed_mean']} off on average."
+    )
+    return f"{summary(judged).markdown()}\n\n{fill(text, 120)}"
 
 
 def _by_kind(judged: JudgedSteps, kinds: Mapping[str, str]) -> Table:

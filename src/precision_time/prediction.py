@@ -42,6 +42,10 @@ from precision_time.without_collection import WithoutCollection
 
 _TRANSFORMER_ENGINE = frozenset({"megatron", "megatron-bridge"})
 """Frameworks whose experts are Transformer Engine's GroupedLinear."""
+_COMPOSES = frozenset({"tensorflow1", "tensorflow2"})
+_BEFORE_HOPPER = frozenset({"pascal", "volta", "turing", "ampere", "ampere-ga10x"})
+"""Architectures for which NVIDIA's MXNet computed the statistics of batch norms apart from convolutions: said by steps
+of ResNet-50 alone, of 2020 and 2021 on V100 and A100, and of MLPerf 2.1 to 4.0 on H100 and L40S."""
 
 
 def predict(
@@ -194,6 +198,8 @@ def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> Work
         tf32_convolutions=chosen.tf32_convolutions and gpu.has("tf32"),
         separate_experts=job.framework in _TRANSFORMER_ENGINE,
         magma=job.decomposes_by_magma,
+        separate_statistics=job.framework == "mxnet" and gpu.arch in _BEFORE_HOPPER,
+        composes=job.framework in _COMPOSES,
         torch=job.torch_version or CURRENT,
     )
 

@@ -2,11 +2,12 @@
 
 Megatron: scaled, masked softmax as one kernel (megatron/legacy/fused_kernels), bias + dropout + add, SwiGLU, rotary
 embedding and cross-entropy by Transformer Engine or its own fused functions (megatron/core/fusions). llm-foundry: fused
-cross-entropy (flash-attn's). NVIDIA's MXNet: batch norm channels last with the sum and ReLU that follow, which keeps
-its tensor on the chip between its two passes and stores one bit per activation for the way back, for instance norms as
-well (src/operator/nn/instance_norm_v2.cu); convolutions that add their gradient to that of another branch
-(src/executor/inplace_addto_detect_pass.cc), and cuDNN's pooling, which stores no indices (src/operator/nn/pooling.cu).
-A fused kernel moves the bytes of its inputs and outputs, not of intermediate tensors.
+cross-entropy (flash-attn's). NVIDIA's MXNet: batch norm channels last with the sum and ReLU that follow, which stores
+one bit per activation for the way back, for instance norms as well (src/operator/nn/instance_norm_v2.cu); convolutions
+that add their gradient to that of another branch (src/executor/inplace_addto_detect_pass.cc), and cuDNN's pooling,
+which stores no indices (src/operator/nn/pooling.cu). A batch norm says that it is one (`of_batch`), because on some
+GPUs it reads its input twice (`timing.traffic`). A fused kernel moves the bytes of its inputs and outputs, not of
+intermediate tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_time.capture.fusion import fused_call
-from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
+from precision_time.capture.graph import AttrValue, Call, OpGraph, OpSignature, Phase, TensorSpec
 from precision_time.capture.replace_calls import Signatures, replace_calls
 
 SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY = "softmax", "dropout_add", "swiglu", "rope", "cross_entropy"
@@ -145,7 +146,7 @@ def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int
 
 
 def _batch_norm(graph: OpGraph, group: list[int], last_read: dict[int, int], signatures: Signatures) -> Call:
-    """A batch norm and its neighbours as one pass; backward, the sign of the activation is a bit and not read."""
+    """A batch norm and its neighbours as one kernel; backward, the sign of the activation is a bit and not read."""
     found: list[OpSignature] = []
 
     def enter(kind: OpSignature) -> int:
@@ -157,7 +158,9 @@ def _batch_norm(graph: OpGraph, group: list[int], last_read: dict[int, int], sig
     activation = graph.calls[group[0]].reads[1] if backward and len(group) > 1 else None
     kept = [i for i, storage in enumerate(call.reads) if storage != activation]
     inputs, reads = tuple(found[0].inputs[i] for i in kept), tuple(call.reads[i] for i in kept)
-    attributes = (("operators", len(group)), ("backward", backward))
+    attributes: tuple[tuple[str, AttrValue], ...] = (("operators", len(group)), ("backward", backward))
+    if all(len(spec.shape) < 2 or spec.shape[0] > 1 for spec in found[0].inputs):
+        attributes += (("of_batch", True),)  # an instance norm is traced over one sample of samples x channels
     outputs = found[0].outputs
     order = sorted(range(len(outputs)), key=lambda i: -outputs[i].numel)  # the first names the kernel's dtype
     writes = tuple(call.writes[i] for i in order)

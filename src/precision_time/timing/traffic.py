@@ -476,8 +476,10 @@ def _sweep(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 
 
 @register("pt.fused_pointwise")
-def _fused_pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+def _fused_pointwise(kind: OpSignature, options: WorkOptions) -> list[Work]:
     operators, passes = kind.int_attr("operators", 1), kind.int_attr("passes", 1)
+    if kind.attr("of_batch") and options.separate_statistics:
+        passes = 2
     elements = max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
     family = "pointwise" if passes == 1 else "batch_norm"
     return [
