@@ -89,8 +89,8 @@ def readme(judged: JudgedSteps) -> str:
         f"Newer libraries are the weak spot: our own H100 steps err by {first['mape']} in NCHW and {last['mape']} in "
         f"NHWC where their family is new, and P10-P90 from other folds holds {first['elsewhere']} and "
         f"{last['elsewhere']} of them; without any row of the H100, its {unseen['n']} rows err by {unseen['mape']}, "
-        f"and it holds {unseen['elsewhere']}. Steps of TensorFlow and Paddle in a new family are predicted "
-        f"{others['signed_mean']} off on average."
+        f"and it holds {unseen['elsewhere']}. Steps of TensorFlow and Paddle in a new family have a signed mean error "
+        f"of {others['signed_mean']} (below 0: predicted too fast)."
     )
     return f"{summary(judged).markdown()}\n\n{fill(text, 120)}"
 
