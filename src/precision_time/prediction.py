@@ -25,6 +25,7 @@ from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.ingest.pipeline.job_loader import loader_of
+from precision_time.job.choices import COMPOSING
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
 from precision_time.layout.options import Options
@@ -42,7 +43,6 @@ from precision_time.without_collection import WithoutCollection
 
 _TRANSFORMER_ENGINE = frozenset({"megatron", "megatron-bridge"})
 """Frameworks whose experts are Transformer Engine's GroupedLinear."""
-_COMPOSES = frozenset({"tensorflow1", "tensorflow2"})
 _BEFORE_HOPPER = frozenset({"pascal", "volta", "turing", "ampere", "ampere-ga10x"})
 """Architectures for which NVIDIA's MXNet computed the statistics of batch norms apart from convolutions: said by steps
 of ResNet-50 alone, of 2020 and 2021 on V100 and A100, and of MLPerf 2.1 to 4.0 on H100 and L40S."""
@@ -199,7 +199,7 @@ def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> Work
         separate_experts=job.framework in _TRANSFORMER_ENGINE,
         magma=job.decomposes_by_magma,
         separate_statistics=job.framework == "mxnet" and gpu.arch in _BEFORE_HOPPER,
-        composes=job.framework in _COMPOSES,
+        composes=job.framework in COMPOSING,
         torch=job.torch_version or CURRENT,
     )
 

@@ -6,7 +6,7 @@ from precision_time.capture.lengths import MIDDLE
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
 from precision_time.hardware.gpu import Gpu
-from precision_time.job.choices import AS_PYTORCH, FUSING
+from precision_time.job.choices import AS_PYTORCH, COMPOSING, FUSING
 from precision_time.job.job import Job
 
 
@@ -119,7 +119,9 @@ def _framework(job: Job) -> str:
     if job.framework not in AS_PYTORCH:
         return ""
     eager = "; execution eager launches them as PyTorch does, static_graph or xla as it does itself"
-    note = f"{job.framework}: PyTorch's operators and kernels stand for its own, and the interval is wider for that"
+    composed = ", several for each layer norm, dropout and softmax," if job.framework in COMPOSING else ""
+    stand = f"PyTorch's operators and kernels{composed} stand for its own"
+    note = f"{job.framework}: {stand}, and the interval is wider for that"
     return note + (eager if job.execution == "eager" else "")
 
 

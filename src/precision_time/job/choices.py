@@ -28,6 +28,8 @@ FRAMEWORKS = (
 )  # fmt: skip
 AS_PYTORCH = ("tensorflow1", "tensorflow2", "paddle")
 """Frameworks with operators and kernels of their own, for which PyTorch's stand."""
+COMPOSING = ("tensorflow1", "tensorflow2")
+"""Frameworks that compose layer norms, dropout and softmax of several kernels each."""
 NOT_PYTORCH = ("mxnet", *AS_PYTORCH)
 """Frameworks that are not PyTorch."""
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron",
