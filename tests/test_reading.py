@@ -59,7 +59,8 @@ def test_a_picture_is_cropped_and_scaled(folder: Path) -> None:
     tensor, label = pictures[7]
     assert (tensor.shape, tensor.dtype, label) == ((3, 56, 56), torch.float32, 7)
     assert 0.0 <= float(tensor.min()) < 0.3 < 0.7 < float(tensor.max()) <= 1.0
-    assert not torch.equal(decode(pictures.read(7)), decode(pictures.read(7)))  # chance crops and flips it
+    again = {decode(pictures.read(7)).numpy().tobytes() for _ in range(10)}
+    assert len(again) > 1  # chance crops and flips it: 9 x 9 places x 2, so two of them alike are no rarity
 
 
 @needs_nginx
