@@ -75,6 +75,24 @@ def test_lifetimes_and_gradients_follow(build: Any) -> None:
     assert [c.phase for c in fused.calls] == sorted(c.phase for c in fused.calls)
 
 
+def test_the_gradient_of_softmax_is_one_kernel_with_or_without_neighbours() -> None:
+    class Weights(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Linear(64, 32, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cumsum(self.scores(x).softmax(-1), -1)
+
+    plain = trace(lambda: total(Weights(), torch.ones(16, 64)))
+    assert names(plain, Phase.BACKWARD)["_softmax_backward_data"] == 1
+    fused = fuse_pointwise(plain)
+    assert names(fused, Phase.BACKWARD)["_softmax_backward_data"] == 0
+    (kind,) = [k for _, k in rows(fused, Phase.BACKWARD) if k.name == "pt.fused_pointwise"]
+    assert (kind.attr("operators"), [s.numel for s in (*kind.inputs, *kind.outputs)]) == (1, [16 * 32] * 3)
+    assert fuse_pointwise(fused).kinds == fused.kinds
+
+
 def test_groups_end_at_phases_and_at_other_sizes() -> None:
     class Shrinks(nn.Module):
         def __init__(self) -> None:

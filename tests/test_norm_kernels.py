@@ -90,3 +90,61 @@ def test_fused_kernels_are_a_class_of_their_own() -> None:
             attributes = (("operators", 3), ("passes", passes), ("backward", backward))
             work = only(OpSignature("pt.fused_pointwise", (x,), (x,), attributes))
             assert (work.family, work.variant, work.latency_s) == (family, variant, 0.0)
+
+
+def test_the_gradient_of_softmax_is_a_product_and_a_kernel() -> None:
+    """The product reads gradient and weights and writes their size; the kernel reads it and the weights again."""
+    weights, scores = TensorSpec((8, 197, 197), "float32"), TensorSpec((8, 197, 197), "float16")
+    gradient = OpSignature("aten._softmax_backward_data", (weights, weights), (scores,), (("dim", -1),))
+    product, rest = works(gradient, WorkOptions()) or []
+    assert (product.family, product.variant, product.bytes) == ("pointwise", "fwd", 3 * weights.nbytes)
+    assert (rest.family, rest.variant, rest.bytes) == ("softmax", "bwd", 2 * weights.nbytes + scores.nbytes)
+    logarithm = OpSignature("aten._log_softmax_backward_data", (weights, weights), (scores,), (("dim", -1),))
+    assert [work.bytes for work in works(logarithm, WorkOptions()) or []] == [rest.bytes]
+
+
+def test_the_gradient_of_softmax_takes_longer_than_softmax_on_an_h100() -> None:
+    """Measured (`data/measured/h100`): 204 us and 84, 218 and 91, where the traffic of one kernel says 1.5 times."""
+    model, gpu = KernelModel(scales={}, factors=NO_FACTORS), default_catalog().gpu("h100-80gb-sxm")
+
+    def seconds(operator: str, operands: int, weights: TensorSpec) -> float:
+        kind = OpSignature(operator, (weights,) * operands, (weights,), (("dim", -1),))
+        return float(model.seconds(works(kind, WorkOptions()) or [], gpu).seconds.sum())
+
+    for weights, ratio in (
+        (TensorSpec((768, 197, 197), "float32"), 204 / 84),
+        (TensorSpec((96, 577, 577), "float32"), 218 / 91),
+    ):
+        forward, gradient = seconds("aten._softmax", 1, weights), seconds("aten._softmax_backward_data", 2, weights)
+        assert gradient / forward == pytest.approx(ratio, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "dtype", "kernels"),
+    [
+        ((128, 256, 56, 56), 1, "float16", ["conv", "pointwise"]),
+        ((128, 256, 56, 56), 256, "float16", ["conv_depthwise", "pointwise"]),
+        ((128, 256, 56, 56), 256, "float32", ["conv_depthwise"]),  # PyTorch's own kernel adds its bias itself
+    ],
+)
+def test_a_bias_after_cudnn_is_a_kernel_of_its_own(
+    shape: tuple[int, ...], groups: int, dtype: str, kernels: list[str]
+) -> None:
+    image, channels = TensorSpec(shape, dtype), shape[1]
+    weight, bias = TensorSpec((channels, channels // groups, 3, 3), dtype), TensorSpec((channels,), dtype)
+    attrs = (("groups", groups), ("stride", (1, 1)))
+    plain = works(OpSignature("aten.convolution", (image, weight), (image,), attrs), WorkOptions()) or []
+    biased = works(OpSignature("aten.convolution", (image, weight, bias), (image,), attrs), WorkOptions()) or []
+    assert (len(plain), [work.family for work in biased]) == (1, kernels)
+    if len(kernels) > 1:
+        assert (biased[1].variant, biased[1].flops) == ("fwd.by_element", image.numel)
+
+
+def test_a_bias_is_added_one_number_at_a_time_on_an_h100() -> None:
+    """Measured (`data/measured/h100/profiled.csv`): 333 us after EfficientFormer's convolutions of 256 channels, 310
+    billion numbers a second."""
+    image = TensorSpec((128, 256, 56, 56), "bfloat16")
+    weight, bias = TensorSpec((256, 256, 1, 1), "bfloat16"), TensorSpec((256,), "bfloat16")
+    kind = OpSignature("aten.convolution", (image, weight, bias), (image,), (("stride", (1, 1)),))
+    model, gpu = KernelModel(scales={}, factors=NO_FACTORS), default_catalog().gpu("h100-80gb-sxm")
+    assert model.seconds(works(kind, WorkOptions()) or [], gpu).seconds[1] == pytest.approx(333e-6, rel=0.15)

@@ -44,8 +44,9 @@ from precision_time.without_collection import WithoutCollection
 _TRANSFORMER_ENGINE = frozenset({"megatron", "megatron-bridge"})
 """Frameworks whose experts are Transformer Engine's GroupedLinear."""
 _BEFORE_HOPPER = frozenset({"pascal", "volta", "turing", "ampere", "ampere-ga10x"})
-"""Architectures for which NVIDIA's MXNet computed the statistics of batch norms apart from convolutions: said by steps
-of ResNet-50 alone, of 2020 and 2021 on V100 and A100, and of MLPerf 2.1 to 4.0 on H100 and L40S."""
+"""Architectures on which the backward pass of NVIDIA's batch norms for MXNet read its tensors twice, as the forward
+pass does on all: said by steps of ResNet-50 alone, of 2020 and 2021 on V100 and A100, and of MLPerf 2.1 to 4.0 on H100
+and L40S."""
 
 
 def predict(

@@ -141,7 +141,7 @@ def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int
     softmax = next(
         graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name
     )
-    kind = OpSignature(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
+    kind = OpSignature(softmax.name, softmax.inputs, softmax.outputs, (*softmax.attrs, ("fused", True)))
     return Call(signatures(kind), first.phase, first.module, first.views, first.reads, last.writes)
 
 

@@ -23,6 +23,8 @@ _POINTWISE = frozenset(
 )
 _TWO_PASSES = frozenset({"native_batch_norm", "native_batch_norm_backward"})
 """Statistics over the batch need all of a channel first, so whatever they fuse with is read twice."""
+_SEVERAL_KERNELS = "aten._softmax_backward_data"
+"""In PyTorch two kernels, of which a compiler makes one."""
 
 
 def _fusable(kind: OpSignature) -> bool:
@@ -45,7 +47,7 @@ def fuse_pointwise(graph: OpGraph) -> OpGraph:
         position = len(calls)
         new_positions.extend([position] * len(group))
         members = [graph.calls[i] for i in group]
-        if len(members) == 1:
+        if len(members) == 1 and graph.kinds[members[0].kind].name != _SEVERAL_KERNELS:
             calls.append(_renumbered(members[0], signatures(graph.kinds[members[0].kind])))
         else:
             calls.append(fused_call(graph, group, last_read, signatures))

@@ -354,10 +354,15 @@ def _grouped_family(conv: Convolution, math: str, direction: str, grouped_kernel
 @register("aten.convolution", "aten._convolution", "aten.cudnn_convolution")
 def _convolution_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     kernels = _convolution(kind.inputs[0], kind.inputs[1], kind.outputs[0], kind, options, ["fwd"])
-    if len(kind.inputs) > 2:  # cuDNN adds the bias in a kernel of its own
-        out = kind.outputs[0]
-        kernels.append(memory_work("pointwise", out.nbytes, out.nbytes, dtype=out.dtype))
+    if len(kind.inputs) > 2 and NATIVE not in kernels[0].variant:  # PyTorch's own depthwise kernel adds its bias itself
+        kernels += REGISTRY["aten.add_"](_bias_added(kind.outputs[0], kind.inputs[2]), options)
     return kernels
+
+
+def _bias_added(result: TensorSpec, bias: TensorSpec) -> OpSignature:
+    """After cuDNN's kernel. Numbers of one channel do not lie together with those of the bias, so that each is loaded
+    alone: 310 to 350 billion a second on an H100, in either memory format, of 2 or 4 bytes (`data/measured`)."""
+    return OpSignature("aten.add_", (result, bias), (result,))
 
 
 @register("aten.convolution_backward")

@@ -19,9 +19,9 @@ class WorkOptions:
     """What the job decides about kernels: TF32 for float32 products and convolutions, channels-last storage, whether
     grouped convolutions of the latter are those of PyTorch before 1.12, TF32 in cuDNN alone (convolutions and recurrent
     layers), whether the product of every expert is a kernel of its own, as in Transformer Engine, whether single
-    matrices are decomposed by MAGMA, whether NVIDIA's batch norms for MXNet read their input for its statistics and
-    again to normalise it, whether the framework composes what PyTorch has a kernel for (`operators.COMPOSED`), and the
-    version of PyTorch whose own kernels run.
+    matrices are decomposed by MAGMA, whether NVIDIA's batch norms for MXNet read their tensors twice in the backward
+    pass, as in the forward pass, whether the framework composes what PyTorch has a kernel for (`operators.COMPOSED`),
+    and the version of PyTorch whose own kernels run.
     """
 
     tf32: bool = False

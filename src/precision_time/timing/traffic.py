@@ -145,13 +145,25 @@ _enter(
     cumsum cumprod count_nonzero _foreach_norm median histc bincount
     """,
 )
+_SOFTMAX_STEPS = 5.0
+"""Arithmetic operations for each element of a softmax or of its gradient."""
 _table(
     "softmax",
     """
-    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data
+    _softmax _log_softmax _log_softmax_backward_data
     """,
-    5.0,
+    _SOFTMAX_STEPS,
 )
+
+
+@register("aten._softmax_backward_data")
+def _softmax_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    # The product of gradient and result is a kernel and a tensor of its own, which the next one reads beside the result
+    # (aten/src/ATen/native/cuda/SoftMax.cu). The gradient of the logarithm needs no product.
+    rest = _memory("softmax", _SOFTMAX_STEPS)(kind, options)
+    if options.composes or kind.attr("fused"):
+        return rest
+    return [*_pointwise(OpSignature("aten.mul", kind.inputs[:2], kind.inputs[:1]), options), *rest]
 
 
 @register("aten._safe_softmax")
@@ -478,7 +490,7 @@ def _sweep(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 @register("pt.fused_pointwise")
 def _fused_pointwise(kind: OpSignature, options: WorkOptions) -> list[Work]:
     operators, passes = kind.int_attr("operators", 1), kind.int_attr("passes", 1)
-    if kind.attr("of_batch") and options.separate_statistics:
+    if kind.attr("of_batch") and (options.separate_statistics or not kind.attr("backward")):
         passes = 2
     elements = max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
     family = "pointwise" if passes == 1 else "batch_norm"
