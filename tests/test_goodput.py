@@ -119,7 +119,8 @@ def test_evaluation_takes_the_forward_pass_times_the_fitted_factor() -> None:
     run = predict_time(**RUN, steps=1252, start_up_s=0, evaluation_samples=51_200, evaluation_every_steps=626)
     forward_s = run.breakdown["forward"] * 51_200 / (256 * 8)
     assert parts_of(run).parts["evaluation"].p50 == pytest.approx(
-        2 * forward_s * run_parts().evaluation.factor, rel=0.05  # the median of a sample, of a wide distribution
+        2 * forward_s * run_parts().evaluation.factor,
+        rel=0.05,  # the median of a sample, of a wide distribution
     )
 
 
