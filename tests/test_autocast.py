@@ -305,6 +305,25 @@ def test_model_code_may_open_regions_of_its_own(device: str) -> None:
     assert products == ["float32", "float16", "bfloat16"]
 
 
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_model_code_may_ask_whether_autocast_is_on(device: str) -> None:
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert torch.is_autocast_enabled(device)
+            with torch.autocast(device, enabled=False):
+                assert not torch.is_autocast_enabled(device)
+            return (x * self.scale).to(torch.get_autocast_dtype(device)).sin()
+
+    graph = trace(lambda: total(Asks(), torch.ones(4, 8)), "autocast")
+    assert set(dtypes(only(graph, "aten.sin").inputs)) == {"bfloat16"}
+    with pytest.raises(RuntimeError, match="unknown device type"):
+        torch.is_autocast_enabled("meta")
+
+
 def test_fused_replacements_cast_like_autocast() -> None:
     graph = trace(lambda: total(nn.LSTM(8, 8), torch.ones(5, 2, 8)), "autocast")
     assert set(dtypes(only(graph, "pt.rnn").inputs)) == {"bfloat16"}

@@ -32,6 +32,18 @@ def layer_norm(rows: int, columns: int) -> OpSignature:
     return OpSignature("aten.native_layer_norm", (x, weight, weight), (x, each, each))
 
 
+def test_evaluation_knows_the_statistics_and_drops_nothing_out() -> None:
+    evaluates, x = WorkOptions(evaluates=True), TensorSpec((32, 64, 64, 64), "float16")
+    norm = only(batch_norm(32, 64), evaluates)
+    assert (norm.family, norm.bytes_read, norm.bytes_written, norm.latency_s) == ("pointwise", x.nbytes, x.nbytes, 0.0)
+    assert only(batch_norm(1, 64), evaluates) == only(batch_norm(1, 64)), "one sample's: an instance norm"
+    fused = OpSignature("pt.fused_pointwise", (x,), (x,), (("of_batch", True),))
+    assert (only(fused).launches, only(fused, evaluates).launches) == (2, 1)
+    dropout = OpSignature("aten.native_dropout", (x,), (x, TensorSpec(x.shape, "bool")))
+    assert only(dropout).family == "dropout"
+    assert works(dropout, evaluates) == []
+
+
 def test_a_batch_norm_in_nchw_waits_for_the_block_that_has_a_channel() -> None:
     """32 x 64 x 64 x 64 numbers, read twice and written once by 64 blocks of 4.5 billion a second: 1.22 ms, less what
     512 blocks would take."""

@@ -33,6 +33,18 @@ def test_forward_rows_are_eager_and_of_one_image_size(tmp_path: Path) -> None:
     assert (new.job.gpu, new.job.torch, new.job.attention) == ("rtx-4090", "2.9", "flash")
 
 
+def test_norms_of_timm_ran_in_half_precision_where_they_were_its_own(tmp_path: Path) -> None:
+    path, rows = tmp_path / "forward.csv", []
+    for model, precision, version in (
+        ("davit_tiny", "amp-fp16", "2.4"), ("vit_base_patch16_224", "amp-fp16", "2.4"),
+        ("vit_base_patch16_224", "amp-fp16", "2.91"), ("davit_tiny", "fp32", "2.4"),
+    ):  # fmt: skip
+        rows.append(f"timm:{model},x,224,64,rtx-4090,{precision},nchw,eager,{version},0.3\n")
+    path.write_text(HEAD + "".join(rows))
+    found = [row.job.model_config for row in forward_rows(path) if row.job is not None]
+    assert found == [{"fast_norm": True}, {}, {"fast_norm": True}, {}]
+
+
 def test_every_row_of_the_published_table_is_a_job() -> None:
     rows = forward_rows(required_data_folder() / "published" / "timm_forward.csv")
     assert [row.reason for row in rows if row.job is None] == []
@@ -76,6 +88,15 @@ def test_a_job_measured_several_times_has_each_of_its_times() -> None:
 def test_no_traced_row_was_measured_otherwise() -> None:
     found = read(required_data_folder())
     assert [row.id for row in found.rows if measured_otherwise(row)] == []
+
+
+def test_group_norms_of_forward_passes_are_in_half_precision() -> None:
+    found = read(required_data_folder())
     group_norm = [number for number, key in enumerate(found.table.classes) if key[0] == "group_norm"]
-    normed = set(found.of_case[[number in group_norm for number in found.table.class_of]].tolist())
-    assert [r.id for r, case in zip(found.rows, found.case, strict=True) if is_forward(r) and case in normed] == []
+    assert group_norm
+    dtypes = set()
+    for number in group_norm:
+        normed = set(found.of_case[found.table.class_of == number].tolist())
+        if any(is_forward(row) and case in normed for row, case in zip(found.rows, found.case, strict=True)):
+            dtypes.add(found.table.classes[number][3])
+    assert dtypes == {"half"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from precision_time.capture.captured_model import capture_model
+from precision_time.capture.training_step import training_step
 from precision_time.errors import JobError
 from precision_time.job import Job
 from precision_time.timing.operators import WorkOptions, works
@@ -185,6 +186,22 @@ def test_old_names_of_timm_and_other_image_sizes(name: str, size: int) -> None:
     with torch.device("meta"):
         workload = build_timm({"name": name}, {"batch_size": 2, "image_size": size})
     step(workload)
+
+
+def test_fast_norm_of_timm_runs_norms_in_the_dtype_of_autocast() -> None:
+    """As timm's `fast_layer_norm` does without Apex; PyTorch's layer norm under autocast is in single precision."""
+    pytest.importorskip("timm")
+    from timm.layers import is_fast_norm
+
+    def norms(precision: str, **config: bool) -> set[str]:
+        job = Job("timm:davit_tiny", precision=precision, batch_size=2, model_config=config)
+        kinds = training_step(job, None, "cuda").graph.kinds
+        return {kind.inputs[0].dtype for kind in kinds if kind.name == "aten.native_layer_norm"}
+
+    assert norms("amp-fp16") == {"float32"}
+    assert norms("amp-fp16", fast_norm=True) == {"float16"}
+    assert norms("fp32", fast_norm=True) == {"float32"}
+    assert not is_fast_norm()
 
 
 def test_old_names_that_timm_takes_for_a_smaller_network() -> None:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.rigs.gpu_tables import kind_of
 from precision_time.capture.graph import OpSignature
 from precision_time.fit.cases import case_of
@@ -21,6 +24,8 @@ from precision_time.report.errors import percent
 from precision_time.report.table import Table
 from precision_time.report.write import write_whole
 from precision_time.timing.constants import shipped
+from precision_time.timing.signature_times import TimedSignatures
+from precision_time.timing.work import CONVOLUTIONS
 
 NAME = "h100"
 OUTPUT = Path("benchmarks/results/h100-convolutions.md")
@@ -93,13 +98,22 @@ def judge(tables: Path, progress: Callable[[str], None] = lambda text: None) -> 
         progress(row.model)
         timed, _ = case_of(row, row.job).run(shipped())
         predicted: dict[tuple[bool, Shapes], float] = defaultdict(float)
-        for kind, seconds, calls in zip(timed.kinds, timed.kind_s, timed.calls_per_kind, strict=True):
+        for kind, seconds, calls in zip(
+            timed.kinds, timed.kind_s - _biases_s(timed), timed.calls_per_kind, strict=True
+        ):
             if kind.name in (BACKWARD, "aten.convolution") and not kind.attr("transposed"):
                 predicted[_key(kind)] += float(seconds * calls)
         for key, seconds in profiled.pop(job).items():
             if key in predicted:
                 judged.append(Judged(job, key[0], *key[1], seconds, predicted[key]))
     return judged
+
+
+def _biases_s(timed: TimedSignatures) -> NDArray[np.float64]:
+    """Of every operator, the seconds of adding a bias or summing its gradient: the profiler has these as operators."""
+    works = timed.works
+    of_bias = np.array([family not in CONVOLUTIONS for family, *_ in works.table.classes])[works.table.class_of]
+    return np.bincount(works.owner, timed.work_s * of_bias, len(timed.kinds)).astype(np.float64)
 
 
 KINDS = {
@@ -148,9 +162,9 @@ def page(judged: Sequence[Judged]) -> str:
 
 Written by `python -m benchmarks.accuracy.own_convolutions`; do not edit. Kernels of convolutions in the profiled steps
 of `data/measured/{NAME}/profiled.csv`, all calls of one shape in a step together, beside what `predict` answers for
-them; transposed ones are left out. The shipped factors are fitted to sums of all convolutions of most of these steps,
-forward and backward, so this is no error held out. Such a sum does not tell its kinds apart: errors of some hide those
-of others.
+them, without biases; transposed ones are left out. The shipped factors are fitted to sums of all convolutions of most
+of these steps, forward and backward, so this is no error held out. Such a sum does not tell its kinds apart: errors of
+some hide those of others.
 
 {by_kind(judged).markdown()}
 

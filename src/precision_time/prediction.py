@@ -133,12 +133,17 @@ def _predict_one(
         correction = correction.lowered(min(limit, 1.0))  # TF32 is allowed, not ordered
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
-    # 9. The estimate, corrected by outcomes of the cluster where there are any: intervals, breakdown, memory, run.
+    # 9. A step as evaluations run it, of which the forward pass counts.
+    evaluated = None
+    if job.run.evaluation_samples:
+        evaluated = _simulated(job, precision, cluster, step, program, constants, evaluates=True)
+    # 10. The estimate, corrected by outcomes of the cluster where there are any: intervals, breakdown, memory, run.
     hosted = run.timed.offload.notes(job.offload, cluster.node.host_memory_bytes) if job.offload else ()
     told = assumptions(job, run.step, cluster.gpu, grouped_share(job, run.timed))
     notes = (*told, *hosted, *filled, *unused)
     events = partial(_trace, run.step.graph.modules, job)
-    return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events, learned))
+    more = Supplements(notes, correction, rental, loader, events, learned, evaluated)
+    return assemble(job, run, memory, cluster, more)
 
 
 def _trace(modules: tuple[str, ...], job: Job, timed: TimedProgram, factors: Factors) -> dict[str, Any]:
@@ -160,10 +165,10 @@ def _correction(
 
 
 def simulate_step(
-    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None = None
+    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None = None, evaluates: bool = False
 ) -> SimulatedStep:
-    """One optimizer step of a job, not corrected by anchors."""
-    return _simulated(job, precision, cluster, *rank_program(job, precision, cluster), constants)
+    """One optimizer step of a job, not corrected by anchors. `evaluates`: modules run as `eval()` has them."""
+    return _simulated(job, precision, cluster, *rank_program(job, precision, cluster), constants, evaluates)
 
 
 def rank_program(
@@ -182,9 +187,11 @@ def _simulated(
     step: TrainingStep,
     program: StepProgram,
     constants: StepConstants | None,
+    evaluates: bool = False,
 ) -> SimulatedStep:
     # Seconds of every pass of every unit and of every collective, each with its source.
-    timed = time_program(program, cluster, work_options(job, cluster.gpu, precision), job.execution, constants)
+    options = dataclasses.replace(work_options(job, cluster.gpu, precision), evaluates=evaluates)
+    timed = time_program(program, cluster, options, job.execution, constants)
     # The steady step: streams, stages and waits.
     return SimulatedStep.of(step, timed)
 

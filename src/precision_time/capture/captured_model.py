@@ -243,7 +243,7 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
         optimizer="adamw" if prefix == "hf" else "sgd",
         dataset="" if prefix == "hf" else "imagenet",
         batch_size=32,
-        config={"freeze": "none"} if prefix == "hf" else {"classes": 1000},
+        config=_EXTERNAL_CONFIG[prefix],
     )
     config = {**with_overrides(entry, job.model_config), "path" if prefix == "hf" else "name": rest}
     if prefix == "hf":
@@ -270,6 +270,11 @@ _EXTERNAL_SIZES: Mapping[str, Mapping[str, Any]] = {
     "timm": {"image_size": 224, "channels": None},
 }
 """Input sizes of models of other libraries; None: the library's."""
+_EXTERNAL_CONFIG: Mapping[str, Mapping[str, Any]] = {
+    "hf": {"freeze": "none"},
+    "torchvision": {"classes": 1000},
+    "timm": {"classes": 1000, "fast_norm": False},
+}
 
 
 def _example(prefix: str) -> str:

@@ -112,6 +112,7 @@ COPIES: Mapping[Callable[..., Any], Copies] = {
     _aten.native_batch_norm_backward.default: Copies((1,), (0,)),
     _aten.max_pool2d_with_indices_backward.default: Copies((1,), (0,)),
     _aten.avg_pool2d_backward.default: Copies((1,), (0,)),
+    _aten.upsample_bilinear2d.default: Copies((0,), ()),
     # Always in rows: cuda/layer_norm_kernel.cu.
     _aten.native_layer_norm.default: Copies((), (0,)),
     _aten.native_layer_norm_backward.default: Copies((), (0, 1)),
@@ -120,6 +121,7 @@ _TIMED_BY_FORMAT = frozenset(
     {
         _aten.convolution.default, _aten.convolution_backward.default,
         _aten.native_batch_norm.default, _aten.native_batch_norm_backward.default,
+        _aten.upsample_bilinear2d.default,
     }
 )  # fmt: skip
 
@@ -127,3 +129,8 @@ _TIMED_BY_FORMAT = frozenset(
 def runs_last(func: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether an operator whose kernels are timed by format runs one for channels last, by its operands' strides."""
     return func in _TIMED_BY_FORMAT and COPIES[func].last(args)
+
+
+def runs_first(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether an interpolation among images stored channels last is one of a tensor that is not."""
+    return func is _aten.upsample_bilinear2d.default and not is_last(args[0])

@@ -243,11 +243,13 @@ def _install() -> tuple[object, ...]:
 
 @contextmanager
 def _nested_regions(device: str) -> Iterator[None]:
-    """Let model code enter `torch.autocast` regions, for the traced device or for `x.device.type` ("meta").
+    """Let model code enter `torch.autocast` regions and ask for their state, for the traced device or for
+    `x.device.type` ("meta").
 
     Without this torch switches a CUDA region off on a machine without CUDA, and refuses one for meta.
     """
     original = torch.autocast.__init__
+    questions = {name: getattr(torch, name) for name in ("is_autocast_enabled", "get_autocast_dtype")}
 
     def init(
         self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
@@ -257,11 +259,18 @@ def _nested_regions(device: str) -> Iterator[None]:
         if traced:
             self._enabled = enabled
 
+    def answering(question: Any) -> Any:
+        return lambda *of: question(*(device if each == "meta" else each for each in of))
+
     torch.autocast.__init__ = init
+    for name, question in questions.items():
+        setattr(torch, name, answering(question))
     try:
         yield
     finally:
         torch.autocast.__init__ = original
+        for name, question in questions.items():
+            setattr(torch, name, question)
 
 
 @contextmanager

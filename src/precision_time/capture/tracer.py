@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from precision_time.capture.channels_last import COPIES, RESULTS, runs_last
+from precision_time.capture.channels_last import COPIES, RESULTS, runs_first, runs_last
 from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
 from precision_time.capture.limits import MOST_DISPATCHED, OperatorBudget
 from precision_time.zoo.meta_tensors import beside_meta, tensors_of
@@ -316,10 +316,14 @@ class Tracer(_PlainMode):
             attrs = (*attrs, ("layout", _layout(inputs)))
         elif name == "aten.mm" and _in_columns(inputs[0]):
             attrs = (*attrs, ("transposed", True))
+        elif name == "aten.bmm" and inputs[1].shape[0] > 1 and inputs[1].stride(0) == 0:
+            attrs = (*attrs, ("shared", True))  # one matrix for all of a batch
         if name == "aten.convolution_backward" or name == "aten.convolution":
             attrs = tuple((k, v) for k, v in attrs if k != "output_padding")
         if not (self.channels_last or self._layouts) and runs_last(func, args):
             attrs = (*attrs, ("channels_last", True))
+        elif self.channels_last and runs_first(func, args):
+            attrs = (*attrs, ("channels_last", False))
         apart = _strided(inputs, outputs) if pointwise else name in _JOINING and _joined(inputs, outputs[0])
         strided = (("strided", apart),) if apart else ()
         kind = OpSignature(name, in_specs, tuple(_spec(t) for t in outputs), (*attrs, *strided))

@@ -96,6 +96,7 @@ class Supplements:
     rental      the price of the cluster, where the job names a provider
     loader      data loading beside training
     events      the trace of a program with its times multiplied, in the Chrome format
+    evaluated   the step with modules as `eval()` has them, where the run evaluates
     """
 
     notes: tuple[str, ...] = ()
@@ -104,6 +105,7 @@ class Supplements:
     loader: Loader | None = None
     events: Callable[[TimedProgram, Factors], dict[str, Any]] = lambda timed, factors: {}
     learned: Corrections | None = None
+    evaluated: SimulatedStep | None = None
 
 
 def assemble(
@@ -136,7 +138,8 @@ def assemble(
     times = run_times(job, step, train, supplements.loader, floor_s)
     loading, seconds = times.loading, times.step.p50
     slower = learned.factor if learned else 1.0
-    whole = goodput(run_facts(job, simulated, cluster, slower), times.stepping) if times.stepping else None
+    facts = run_facts(job, step, cluster, supplements.evaluated, slower)
+    whole = goodput(facts, times.stepping) if times.stepping else None
     run = whole.wall.interval if whole else None
     breakdown["loader_stall"] = loading.stall_s if loading else 0.0
     explained = 1.0 - (1.0 - correction.informed) * (1.0 - (learned.informed if learned else 0.0))
@@ -336,10 +339,12 @@ def _unit(step: TrainingStep) -> str:
     return "samples"
 
 
-def run_facts(job: Job, simulated: SimulatedStep, cluster: Cluster, slower: float = 1.0) -> RunFacts:
+def run_facts(
+    job: Job, step: TrainingStep, cluster: Cluster, evaluated: SimulatedStep | None = None, slower: float = 1.0
+) -> RunFacts:
     """What the run around the steps depends on; `slower`: a factor on the forward passes of evaluations."""
-    step, samples, fitted = simulated.step, job.run.evaluation_samples, run_parts()
-    forward_s = evaluation_forward_seconds(simulated, job, samples) * slower if samples else None
+    samples, fitted = job.run.evaluation_samples, run_parts()
+    forward_s = evaluation_forward_seconds(evaluated, job, samples) * slower if samples and evaluated else None
     return RunFacts(
         run=job.run,
         model=step.model,
@@ -354,8 +359,8 @@ def run_facts(job: Job, simulated: SimulatedStep, cluster: Cluster, slower: floa
     )
 
 
-def evaluation_forward_seconds(simulated: SimulatedStep, job: Job, samples: int) -> float:
+def evaluation_forward_seconds(evaluated: SimulatedStep, job: Job, samples: int) -> float:
     """Seconds of the forward passes of so many samples, spread over all ranks; a pipeline is filled once."""
-    busy, layout = simulated.timeline.busy, job.layout_spec
-    batches = math.ceil(samples / (simulated.step.batch_size * layout.dp))
+    busy, layout = evaluated.timeline.busy, job.layout_spec
+    batches = math.ceil(samples / (evaluated.step.batch_size * layout.dp))
     return (batches + layout.pp - 1) * (busy[Phase.FORWARD] + busy[Phase.LOSS]) / job.grad_accum

@@ -173,8 +173,8 @@ def _evaluated(tables: Path, logs: Mapping[str, dict[str, str]]) -> Iterator[Eva
                 continue
             measured_s = float(log["eval_median_s"])
             if measured_s > 0.0:
-                simulated = simulate_step(row.job, row.job.precision_spec, cluster_of(row.job))
-                forward_s = evaluation_forward_seconds(simulated, row.job, SAMPLES[log["benchmark"]])
+                evaluated = simulate_step(row.job, row.job.precision_spec, cluster_of(row.job), evaluates=True)
+                forward_s = evaluation_forward_seconds(evaluated, row.job, SAMPLES[log["benchmark"]])
                 yield Evaluated(log["benchmark"], row.job.gpus, forward_s, measured_s)
 
 

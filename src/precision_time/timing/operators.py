@@ -110,6 +110,8 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     if kind.name == "pt.scaled_mm":  # rows of samples are padded to the units' grid
         m, k = (-(-side // _FP8_GRID) * _FP8_GRID for side in (m, k))
     math = product_math(a.dtype, options)
+    if kind.attr("shared"):  # Twins (`data/published`): as long as all rows by the one matrix, in three versions
+        batch, m = 1, batch * m
     work = matmul_work((batch, m, n, k), math, _width(a), out, extra_bytes=extra)
     variant = kind.attr("layout", kind.attr("scaling", ""))
     rows = m if kind.attr("transposed") else k

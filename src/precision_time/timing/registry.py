@@ -21,7 +21,8 @@ class WorkOptions:
     layers), whether the product of every expert is a kernel of its own, as in Transformer Engine, whether single
     matrices are decomposed by MAGMA, whether NVIDIA's batch norms for MXNet read their tensors twice in the backward
     pass, as in the forward pass, whether the framework composes what PyTorch has a kernel for (`operators.COMPOSED`),
-    and the version of PyTorch whose own kernels run.
+    the version of PyTorch whose own kernels run, and whether modules run as `eval()` has them: batch norms know their
+    statistics and nothing is dropped out.
     """
 
     tf32: bool = False
@@ -33,6 +34,7 @@ class WorkOptions:
     separate_statistics: bool = False
     composes: bool = False
     torch: tuple[int, ...] = CURRENT
+    evaluates: bool = False
 
     def of_operator(self, name: str) -> WorkOptions:
         """The same for one operator, which either has TF32 or has not."""

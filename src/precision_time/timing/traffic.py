@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -118,10 +119,19 @@ _enter(
     _memory("copy", alone=True),
     """
     split_with_sizes_copy constant_pad_nd reflection_pad1d reflection_pad1d_backward reflection_pad2d
-    reflection_pad2d_backward replication_pad1d replication_pad2d roll flip repeat repeat_interleave im2col col2im
+    reflection_pad2d_backward replication_pad1d replication_pad2d roll flip repeat repeat_interleave col2im
     pixel_shuffle pixel_unshuffle channel_shuffle unfold_copy
     """,
 )
+
+
+@register("aten.im2col")
+def _im2col(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    # A kernel for each sample (aten/src/ATen/native/cuda/Im2Col.cu); col2im has one for all.
+    samples = kind.inputs[0].shape[0] if len(kind.inputs[0].shape) > 3 else 1
+    return [replace(work, launches=samples) for work in _memory("copy", alone=True)(kind, options)]
+
+
 _table(
     "fill",
     """
@@ -211,20 +221,50 @@ _table(
     "upsample",
     """
     upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward
-    upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d upsample_bilinear2d_backward
-    upsample_bicubic2d upsample_bicubic2d_backward upsample_trilinear3d upsample_trilinear3d_backward
-    upsample_linear1d upsample_linear1d_backward grid_sampler_2d grid_sampler_2d_backward
-    _upsample_nearest_exact2d _upsample_nearest_exact2d_backward
+    upsample_nearest3d upsample_nearest3d_backward upsample_bilinear2d_backward grid_sampler_2d
+    grid_sampler_2d_backward _upsample_nearest_exact2d _upsample_nearest_exact2d_backward
     """,
-    8.0,
+    _INTERPOLATION_STEPS := 8.0,
 )
-_table(
-    "dropout",
+_PLANE_S = 297e-9
+"""Seconds of a thread for each plane of `_interpolation`: read off EfficientFormerV2 in `data/published`, whose four
+sizes say 283 to 292 ns on an RTX 3090, 235 to 244 on an RTX 4090 and 374 to 376 on an RTX PRO 6000."""
+_ENOUGH_POSITIONS = 2**16
+"""Positions, each of which is a thread, from which on such kernels run at the rate of memory (chosen)."""
+_LAST_CHANNELS = 16
+"""Channels from which on two-dimensional linear interpolation has a kernel for channels last."""
+
+
+def _interpolation(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    # A thread has a position and takes all planes of it, one after another (aten/src/ATen/native/cuda/
+    # UpSampleBilinear2d.cu, UpSampleBicubic2d.cu, UpSampleTrilinear3d.cu, UpSampleLinear1d.cu); with channels last,
+    # an element. Backward, planes are those of the gradient.
+    works = _memory("upsample", _INTERPOLATION_STEPS)(kind, options)
+    result = kind.inputs[0] if "backward" in kind.name else kind.outputs[0]
+    planes, positions = math.prod(result.shape[:2]), math.prod(result.shape[2:])
+    given = kind.attr("channels_last", options.channels_last)
+    if "bilinear2d" in kind.name and given and result.shape[1] >= _LAST_CHANNELS:
+        return works
+    waiting = max(1.0 - positions / _ENOUGH_POSITIONS, 0.0)
+    latency_s = planes * _PLANE_S * waiting
+    return [replace(work, variant=f"{work.variant}.planes", latency_s=latency_s) for work in works]
+
+
+_enter(
+    _interpolation,
     """
-    native_dropout native_dropout_backward
+    upsample_bilinear2d upsample_bicubic2d upsample_bicubic2d_backward upsample_trilinear3d
+    upsample_trilinear3d_backward upsample_linear1d upsample_linear1d_backward
     """,
-    2.0,
 )
+_table("dropout", "native_dropout_backward", 2.0)
+
+
+@register("aten.native_dropout")
+def _dropout(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    return [] if options.evaluates else _memory("dropout", 2.0)(kind, options)
+
+
 _table(
     "random",
     """
@@ -361,7 +401,8 @@ def _norm(family: str, read_passes: float, write_passes: float, launches: int = 
 
     def rule(kind: OpSignature, options: WorkOptions) -> list[Work]:
         x = max(kind.inputs, key=lambda s: s.numel)
-        if kind.attr("training") is False:  # the statistics are known: a scale and a shift
+        known = options.evaluates and images and x.shape[0] > 1  # those of one sample are an instance norm's
+        if known or kind.attr("training") is False:  # the statistics are known: a scale and a shift
             return [memory_work("pointwise", x.nbytes, x.nbytes, dtype=x.dtype, flops=4.0 * x.numel)]
         least = min((s.numel for s in kind.inputs if s.numel > 1), default=1)
         channels = max(x.shape[1] if images and len(x.shape) > 1 else least, 1)
@@ -490,7 +531,9 @@ def _sweep(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 @register("pt.fused_pointwise")
 def _fused_pointwise(kind: OpSignature, options: WorkOptions) -> list[Work]:
     operators, passes = kind.int_attr("operators", 1), kind.int_attr("passes", 1)
-    if kind.attr("of_batch") and (options.separate_statistics or not kind.attr("backward")):
+    if options.evaluates:
+        passes = 1
+    elif kind.attr("of_batch") and (options.separate_statistics or not kind.attr("backward")):
         passes = 2
     elements = max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
     family = "pointwise" if passes == 1 else "batch_norm"

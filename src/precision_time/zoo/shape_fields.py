@@ -106,6 +106,7 @@ MODEL_CONFIG: Mapping[str, ShapeField] = {
         "biases in linear layers; qkv: in those of queries, keys, values",
     ),
     "tied_embeddings": ShapeField(FLAG, "the head shares the embedding's weights"),
+    "fast_norm": ShapeField(FLAG, "norms of timm run in the dtype of autocast"),
     "qk_norm": ShapeField(FLAG, "queries and keys are normalised"),
     "decoder_layers": ShapeField(DEPTH, "layers of the decoder, where it has another number"),
     "text_hidden": ShapeField(WIDTH, "width of the text's stack"),

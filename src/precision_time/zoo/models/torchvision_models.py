@@ -95,7 +95,10 @@ _OTHERWISE_SMALLER = {
 
 
 def build_timm(config: Config, sizes: Sizes) -> Workload:
-    """`config["name"]` names a model of timm; models of a fixed input get `image_size` as `img_size`."""
+    """`config["name"]` names a model of timm; models of a fixed input get `image_size` as `img_size`.
+
+    `config["fast_norm"]`: its norms run in the dtype of autocast (`--fast-norm` of timm's scripts, without Apex).
+    """
     try:
         import timm
     except ImportError as missing:
@@ -119,14 +122,17 @@ def build_timm(config: Config, sizes: Sizes) -> Workload:
     sizes = {"image_size": resolution, **sizes}
     if tuple(spatial(sizes)) != tuple(resolution) and (expected is None or expected.fixed_input_size):
         options["img_size"] = spatial(sizes)
-    module = create(lambda: _timm_module(name, options))
+    module = create(lambda: _timm_module(name, options, bool(config.get("fast_norm"))))
     return labelled(module, image(sizes), False, config)
 
 
-def _timm_module(name: str, options: dict[str, Any]) -> Any:
+def _timm_module(name: str, options: dict[str, Any], fast_norm: bool) -> Any:
     """A model of timm without weights. `img_size` is left out where the model takes images of any size."""
     import timm
+    from timm.layers import is_fast_norm, set_fast_norm
 
+    before = is_fast_norm()
+    set_fast_norm(fast_norm)  # timm has no argument for it
     try:
         return timm.create_model(name, pretrained=False, **options)
     except TypeError as error:
@@ -134,3 +140,5 @@ def _timm_module(name: str, options: dict[str, Any]) -> Any:
             raise
         rest = {key: value for key, value in options.items() if key != "img_size"}
         return timm.create_model(name, pretrained=False, **rest)
+    finally:
+        set_fast_norm(before)
