@@ -138,8 +138,9 @@ def assemble(
     times = run_times(job, step, train, supplements.loader, floor_s)
     loading, seconds = times.loading, times.step.p50
     slower = learned.factor if learned else 1.0
-    facts = run_facts(job, step, cluster, supplements.evaluated, slower)
-    whole = goodput(facts, times.stepping) if times.stepping else None
+    whole = None
+    if times.stepping:
+        whole = goodput(run_facts(job, step, cluster, supplements.evaluated, slower), times.stepping)
     run = whole.wall.interval if whole else None
     breakdown["loader_stall"] = loading.stall_s if loading else 0.0
     explained = 1.0 - (1.0 - correction.informed) * (1.0 - (learned.informed if learned else 0.0))
