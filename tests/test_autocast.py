@@ -314,6 +314,7 @@ def test_model_code_may_ask_whether_autocast_is_on(device: str) -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             assert torch.is_autocast_enabled(device)
+            assert torch.is_autocast_enabled(device_type=device)
             with torch.autocast(device, enabled=False):
                 assert not torch.is_autocast_enabled(device)
             return (x * self.scale).to(torch.get_autocast_dtype(device)).sin()

@@ -260,7 +260,11 @@ def _nested_regions(device: str) -> Iterator[None]:
             self._enabled = enabled
 
     def answering(question: Any) -> Any:
-        return lambda *of: question(*(device if each == "meta" else each for each in of))
+        def answer(*of: str, **named: str) -> Any:
+            words = {name: device if word == "meta" else word for name, word in named.items()}
+            return question(*(device if word == "meta" else word for word in of), **words)
+
+        return answer
 
     torch.autocast.__init__ = init
     for name, question in questions.items():
