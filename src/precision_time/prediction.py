@@ -25,7 +25,7 @@ from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.ingest.pipeline.job_loader import loader_of
-from precision_time.job.choices import COMPOSING
+from precision_time.job.choices import COMPOSING, PLAIN
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
 from precision_time.layout.options import Options
@@ -44,6 +44,9 @@ from precision_time.without_collection import WithoutCollection
 _TRANSFORMER_ENGINE = frozenset({"megatron", "megatron-bridge"})
 """Frameworks whose experts are Transformer Engine's GroupedLinear."""
 _BEFORE_HOPPER = frozenset({"pascal", "volta", "turing", "ampere", "ampere-ga10x"})
+_CUDNN_ATTENTION = frozenset({"hopper", "blackwell"})
+"""Architectures on which PyTorch prefers cuDNN's attention since 2.11 (sdp_utils.cpp, check_prefer_cudnn_attention)."""
+_EFFICIENT_ATTENTION = frozenset({"volta", "turing", "ampere", "ampere-ga10x", "ada", "blackwell-gb20x"})
 """Architectures on which the backward pass of NVIDIA's batch norms for MXNet read its tensors twice, as the forward
 pass does on all: said by steps of ResNet-50 alone, of 2020 and 2021 on V100 and A100, and of MLPerf 2.1 to 4.0 on H100
 and L40S."""
@@ -209,7 +212,15 @@ def work_options(job: Job, gpu: Gpu, precision: Precision | None = None) -> Work
         separate_statistics=job.framework == "mxnet" and gpu.arch in _BEFORE_HOPPER,
         composes=job.framework in COMPOSING,
         torch=job.torch_version or CURRENT,
+        efficient_masks=_efficient_masks(job, gpu),
     )
+
+
+def _efficient_masks(job: Job, gpu: Gpu) -> str:
+    """`WorkOptions.efficient_masks`; other frameworks bring attention of their own."""
+    if job.framework not in PLAIN or gpu.arch not in _EFFICIENT_ATTENTION | _CUDNN_ATTENTION:
+        return ""
+    return "learned" if gpu.arch in _CUDNN_ATTENTION and job.attention_kernel != "flash2" else "all"
 
 
 def _uncorrected(

@@ -84,6 +84,13 @@ def attention_seconds(shape: Array, flops: Array, p: Array, peak: Array, sm_coun
     return result
 
 
+def scores_of_tiles(shape: Array) -> Array:
+    """Scores of attention in whole tiles; shape rows as in `attention_seconds`."""
+    heads, queries, keys, _ = shape
+    result: Array = heads * _LEAST_TILE**2 * np.ceil(queries / _LEAST_TILE) * np.ceil(keys / _LEAST_TILE)
+    return result
+
+
 def combine(compute: Array, memory: Array, power: Array) -> Array:
     """Compute and memory time of one kernel, which overlap imperfectly: from the larger to the sum."""
     high, low = np.maximum(compute, memory), np.minimum(compute, memory)

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from precision_time.bounded_cache import bounded
 from precision_time.timing.by_element import ELEMENTS_PER_SM_S, is_by_element
 from precision_time.timing.corrections import Correction, Grid
-from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, elements_of_products, matmul_seconds
+from precision_time.timing.curves import (
+    INDEX,
+    Array,
+    attention_seconds,
+    combine,
+    elements_of_products,
+    matmul_seconds,
+    scores_of_tiles,
+)
 from precision_time.timing.few_channels import STEPS_PER_SM_S, steps
 from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, counts_of, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
@@ -35,6 +43,7 @@ from precision_time.timing.work import (
     WINOGRAD,
     Work,
     elements_together,
+    scores_per_cycle,
 )
 from precision_time.timing.work_table import WorkTable
 
@@ -45,8 +54,9 @@ TRANSPOSE_SHARE = 0.85
 # Least share of peak bandwidth of batches of half and fp8 products, which stream small matrices: assumed, near those of
 # pointwise kernels. The fitted share is that of large products, whose tiles are read again.
 STREAMED_SHARE = 0.88
-# Of devices that publish none: as H100. Only wave quantisation depends on it.
+# Of devices that publish none: as H100. Only wave quantisation and kernels that multiprocessors limit depend on it.
 DEFAULT_SM_COUNT = 132
+DEFAULT_BOOST_HZ = 1.98e9
 # Of devices that publish none: the largest last-level cache of the catalog, so that no floor is too high.
 DEFAULT_CACHE_BYTES = 128 << 20
 # Batch norm reads its input once for the statistics and again to normalise; what fits on chip is read once.
@@ -69,6 +79,8 @@ class Device(Protocol):
     def memory_bytes_per_s(self) -> float: ...
     @property
     def tdp_w(self) -> float | None: ...
+    @property
+    def boost_hz(self) -> float | None: ...
     @property
     def clock_headroom(self) -> float: ...
     @property
@@ -232,6 +244,7 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
         compute[:, i] = attention_seconds(
             works.shape[:, i], works.flops[i], known.values[:, :, at[i]], peaks[:, i], sms
         )
+        compute[:, i] = np.maximum(compute[:, i], scores_of_tiles(works.shape[:, i]) / known.scores[:, at[i]])
     if known.streamed.any():
         share = np.where(known.streamed[at] & (works.shape[0] > 1.0), np.maximum(share, STREAMED_SHARE), share)
     memory = works.bytes / (bandwidth * share) + works.latency_s * known.waits
@@ -288,6 +301,7 @@ class _Classes:
     waits        by device: 1 where thread blocks wait for their loads and have steps of their own (GPUs), else 0
     headroom     by device: highest clock over that of its peaks
     least_passes by class: share of its bytes that a kernel which keeps its data on chip moves
+    scores       of attention that a device computes in a second, where that limits it
     values       parameters; `rivals`: those of Winograd, for the classes that may have works with such an alternative
     factors      `KernelFactors.vector` of all devices and classes
     streamed     by class: whether it is of products whose tables time single matrices
@@ -307,6 +321,7 @@ class _Classes:
     least_passes: Array
     units: Array
     unaligned: Array
+    scores: Array
     values: Array
     rivals: Array
     factors: ClassFactors
@@ -368,12 +383,14 @@ def _classes_on(
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
     direct = np.array([family in VECTOR_CONVOLUTIONS for family, *_ in classes], dtype=np.bool_)
     sms = np.array([[float(gpu.sm_count or DEFAULT_SM_COUNT)] for gpu in gpus])
+    clock = np.array([[gpu.boost_hz or DEFAULT_BOOST_HZ] for gpu in gpus])
     units = np.where(direct, np.minimum(of_class, vector) * values[0], of_class)
     by_element = np.array([is_by_element(family, variant) for family, variant, *_ in classes], dtype=np.bool_)
     on_cpu = np.array([[gpu.arch == "cpu"] for gpu in gpus])
     units = np.where(by_element & ~on_cpu, sms * ELEMENTS_PER_SM_S, units)
     together = np.array([elements_together(family, variant, kind) for family, variant, _, kind in classes])
-    aligned = np.tile(np.isinf(together), len(gpus))  # the tables that corrections come from measure no others
+    scores = np.array([scores_per_cycle(family, variant) for family, variant, *_ in classes])
+    usual = np.isinf(together) & np.isinf(scores)  # the tables that corrections come from measure no others
 
     def table(column: Iterable[Any], dtype: Any = np.float64) -> Any:
         return np.array(list(column), dtype=dtype).reshape(shape)
@@ -390,6 +407,7 @@ def _classes_on(
         ),
         units=units,
         unaligned=np.where(on_cpu, np.inf, sms * UNALIGNED_ELEMENTS_PER_SM_S * together),
+        scores=np.where(on_cpu, np.inf, sms * clock * scores),
         values=values,
         rivals=of_rivals,
         factors=ClassFactors(np.array([r.factors for r in found]).reshape(*shape, SIZE)),
@@ -404,7 +422,7 @@ def _classes_on(
         few=np.array([family == CONV_FEW for family, *_ in classes], dtype=np.bool_),
         apart=np.array([family not in FUSABLE_FAMILIES for family, *_ in classes], dtype=np.bool_),
         corrections=_corrections(
-            [r.correction if whole else None for r, whole in zip(found, aligned, strict=True)], shape
+            [r.correction if whole else None for r, whole in zip(found, np.tile(usual, len(gpus)), strict=True)], shape
         ),
     )
 

@@ -19,6 +19,7 @@ from precision_time.timing.work import (
     CONV_DIRECT,
     CONV_GROUPED,
     CONV_UNEVEN,
+    EFFICIENT,
     NATIVE,
     NATIVE_BF16,
     Attention,
@@ -26,6 +27,7 @@ from precision_time.timing.work import (
     Recurrent,
     Work,
     attention_work,
+    column_sum_work,
     conv_work,
     matmul_work,
     memory_work,
@@ -377,7 +379,12 @@ def _convolution_backward(kind: OpSignature, options: WorkOptions) -> list[Work]
     if kind.attr("add_to") and wanted[0]:
         kernels[0] = replace(kernels[0], bytes_read=kernels[0].bytes_read + x.nbytes)
     if len(wanted) > 2 and wanted[2]:
-        kernels.append(reduction_work(grad.numel, grad.nbytes, grad.shape[1] * 4, grad.dtype))
+        columns = grad.shape[1]
+        size = (grad.nbytes, columns * 4, grad.dtype)
+        if options.channels_last:
+            kernels.append(column_sum_work(grad.numel // max(columns, 1), columns, *size))
+        else:
+            kernels.append(reduction_work(grad.numel, *size))
     return kernels
 
 
@@ -409,11 +416,27 @@ def _attention(kind: OpSignature, options: WorkOptions, direction: str) -> list[
     )
     if kind.attr("kernel") == "triton":
         work = replace(work, variant=f"{work.variant}.triton{64 if size <= 64 else 128}")
+    elif mask and math in ("fp16", "bf16") and _is_efficient(kind, mask[0], options):
+        drops = ".dropout" if kind.attr("dropout_p") and not options.evaluates else ""
+        work = replace(work, variant=f"{work.variant}.{EFFICIENT}{drops}")
     elif kind.attr("kernel") == "flash2":
         work = replace(work, variant=f"{work.variant}.flash2")
     # A mask that is learned has a gradient as large as the scores.
     read, written = nbytes(tuple(mask)), nbytes(kind.outputs[3:])
     return [replace(work, bytes_read=work.bytes_read + read, bytes_written=work.bytes_written + written)]
+
+
+def _is_efficient(kind: OpSignature, mask: TensorSpec, options: WorkOptions) -> bool:
+    """Whether attention with this mask is PyTorch's memory-efficient kernel: flash takes no mask and cuDNN none that
+    needs a gradient (sdp_utils.cpp). The backward pass has that gradient; forward, numbers for each query are taken for
+    learned ones while a model trains."""
+    if len(mask.shape) < 2:  # a sink: one logit for each head
+        return False
+    if options.efficient_masks != "learned":
+        return options.efficient_masks == "all"
+    if kind.name.endswith("_backward"):
+        return len(kind.outputs) > 3
+    return mask.dtype != "bool" and mask.shape[-2] > 1 and not options.evaluates
 
 
 @register("pt.attention")

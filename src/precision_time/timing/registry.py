@@ -21,8 +21,9 @@ class WorkOptions:
     layers), whether the product of every expert is a kernel of its own, as in Transformer Engine, whether single
     matrices are decomposed by MAGMA, whether NVIDIA's batch norms for MXNet read their tensors twice in the backward
     pass, as in the forward pass, whether the framework composes what PyTorch has a kernel for (`operators.COMPOSED`),
-    the version of PyTorch whose own kernels run, and whether modules run as `eval()` has them: batch norms know their
-    statistics and nothing is dropped out.
+    the version of PyTorch whose own kernels run, whether modules run as `eval()` has them: batch norms know their
+    statistics and nothing is dropped out, and with which masks fused attention in half precision is PyTorch's
+    memory-efficient kernel: with none (empty), those that are "learned", or "all".
     """
 
     tf32: bool = False
@@ -35,6 +36,7 @@ class WorkOptions:
     composes: bool = False
     torch: tuple[int, ...] = CURRENT
     evaluates: bool = False
+    efficient_masks: str = ""
 
     def of_operator(self, name: str) -> WorkOptions:
         """The same for one operator, which either has TF32 or has not."""

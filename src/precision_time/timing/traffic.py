@@ -16,7 +16,7 @@ from precision_time.timing.by_element import (
 )
 from precision_time.timing.recording import log2
 from precision_time.timing.registry import REGISTRY, Rule, WorkOptions, float_dtype, nbytes, register
-from precision_time.timing.work import Work, memory_work, reduction_work
+from precision_time.timing.work import Work, column_sum_work, memory_work, reduction_work
 
 
 def _direction(kind: OpSignature) -> str:
@@ -148,10 +148,21 @@ def _reduction(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [reduction_work(elements, nbytes(kind.inputs), nbytes(kind.outputs), float_dtype(kind))]
 
 
+@register("aten.sum")
+def _sum(kind: OpSignature, options: WorkOptions) -> list[Work]:
+    x = kind.inputs[0]
+    of_rows = len(x.shape) == 2 and kind.attr("dim") == (0,)
+    of_images = len(x.shape) == 4 and kind.attr("dim") == (0, 2, 3) and options.channels_last
+    if not (of_rows or of_images) or not x.numel:
+        return _reduction(kind, options)
+    columns = x.shape[1]
+    return [column_sum_work(x.numel // columns, columns, x.nbytes, nbytes(kind.outputs), float_dtype(kind))]
+
+
 _enter(
     _reduction,
     """
-    sum mean amax amin max min argmax argmin prod norm linalg_vector_norm var var_mean std logsumexp any all
+    mean amax amin max min argmax argmin prod norm linalg_vector_norm var var_mean std logsumexp any all
     cumsum cumprod count_nonzero _foreach_norm median histc bincount
     """,
 )

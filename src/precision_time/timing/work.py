@@ -9,7 +9,7 @@ operators calls them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from precision_time.timing.by_element import BY_ELEMENT, STEPS_OF_ONE_OPERAND
@@ -50,6 +50,17 @@ load more at once."""
 UNALIGNED_ELEMENTS_PER_SM_S = 6.5e9
 """Elements of half-precision products with rows at any even address that a multiprocessor loads and stores in a second,
 one by one: on an H100 (`data/measured`) 5.4 to 8.2 billion of GPT-2's head, 5.9 of attention over 49 positions."""
+EFFICIENT = "efficient"
+"""Variant, after the pass, of attention in PyTorch's memory-efficient kernel that adds a mask to the scores."""
+SCORES_PER_CYCLE = {
+    f"fwd.{EFFICIENT}": 1.6,
+    f"bwd.{EFFICIENT}": 0.7,
+    f"fwd.{EFFICIENT}.dropout": 0.86,
+    f"bwd.{EFFICIENT}.dropout": 0.43,
+}
+"""Scores in tiles of 64 queries by 64 keys that a multiprocessor computes with it in a cycle, whatever the size of the
+heads: so that CoAtNet and MaxViT, and T5, which drops scores out, take what they took on an H100 at 1.98 GHz
+(`data/measured/h100/profiled.csv`)."""
 FUSABLE_FAMILIES = MEMORY_FAMILIES - {"embedding", "gather", "scatter", "sort", "optimizer"}
 """Families whose kernels can be fused into those that write their input or read their result."""
 
@@ -112,6 +123,11 @@ def elements_together(family: str, variant: str, dtype_class: str) -> float:
     """How many elements of a half-precision product are loaded at once; infinite where rows are whole 16 bytes."""
     unaligned = family == MATMUL and dtype_class == "half" and variant.startswith(ALIGN)
     return float(variant.removeprefix(ALIGN)) if unaligned else inf
+
+
+def scores_per_cycle(family: str, variant: str) -> float:
+    """Scores that a multiprocessor computes in a cycle in memory-efficient attention; infinite in other classes."""
+    return SCORES_PER_CYCLE.get(variant, inf) if family == ATTENTION else inf
 
 
 def class_of_dtype(math: str, dtype: str) -> str:
@@ -388,6 +404,37 @@ def reduction_work(elements: float, bytes_read: float, bytes_written: float, dty
         flops=STEPS_OF_ONE_OPERAND * elements,
         variant=f"fwd.{BY_ELEMENT}",
     )
+
+
+def column_sum_work(rows: int, columns: int, bytes_read: float, bytes_written: float, dtype: str) -> Work:
+    """Sums of the columns of a matrix, one row after another in memory.
+
+    Blocks of 128 threads, each of four neighbouring columns, share the rows out. The last block to end adds up what the
+    others found, in turns of as many as it has threads for a column; a fill clears the counter by which it knows that
+    it is the last (aten/src/ATen/native/cuda/Reduce.cuh).
+    """
+    threads, odd = divmod(int(columns), _COLUMNS_OF_THREAD)
+    if odd:
+        return reduction_work(rows * columns, bytes_read, bytes_written, dtype)
+    wide = min(2 ** (threads.bit_length() - 1), _WARP)
+    high, beside = _BLOCK // wide, -(-threads // wide)
+    each = rows / high
+    work = memory_work("reduction", bytes_read, bytes_written, dtype=dtype, flops=rows * columns, variant="fwd.columns")
+    if each < _ROWS_SHARED:
+        return replace(work, latency_s=each * _ROW_S)
+    blocks = max(min(_BLOCKS_AT_ONCE / beside, each / 16), each / 256)
+    turn_s = _TURN_S if beside > 1 else _SHORT_TURN_S
+    return replace(work, launches=2, latency_s=blocks / high * turn_s)
+
+
+_COLUMNS_OF_THREAD, _WARP, _BLOCK = 4, 32, 128
+_ROWS_SHARED = 256
+"""Rows of a thread from which on blocks share them."""
+_BLOCKS_AT_ONCE = 2112
+"""Blocks that the multiprocessors of an H100 hold at once; others hold up to half as many."""
+_TURN_S, _SHORT_TURN_S, _ROW_S = 0.35e-6, 0.25e-6, 0.06e-6
+"""Seconds of a turn of the last block, of one where a block spans all columns, and of a row where one block has all: on
+an H100 0.3 to 0.45 us, 0.25 and 0.04 to 0.09 (`data/measured/h100/profiled.csv`)."""
 
 
 @dataclass(frozen=True, slots=True)
