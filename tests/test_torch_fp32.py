@@ -58,14 +58,12 @@ def test_recurrent_layers_have_cudnns_switch() -> None:
 def test_options_of_single_operators() -> None:
     gpu = default_catalog().gpu("a100-80gb-sxm")
     options = work_options(CONVOLUTIONS.replace(precision="torch-fp32"), gpu)
-    assert options == WorkOptions(tf32_convolutions=True)
-    assert options.of_operator("aten.convolution_backward") == WorkOptions(tf32=True)
-    assert options.of_operator("pt.rnn") == WorkOptions(tf32=True)
-    assert options.of_operator("aten.addmm") == WorkOptions()
-    assert (
-        work_options(CONVOLUTIONS.replace(precision="torch-fp32"), default_catalog().gpu("v100-16gb-sxm"))
-        == WorkOptions()
-    )
+    assert options == WorkOptions(tf32_convolutions=True, efficient_masks="all")
+    assert options.of_operator("aten.convolution_backward") == WorkOptions(tf32=True, efficient_masks="all")
+    assert options.of_operator("pt.rnn") == WorkOptions(tf32=True, efficient_masks="all")
+    assert options.of_operator("aten.addmm") == WorkOptions(efficient_masks="all")
+    v100 = work_options(CONVOLUTIONS.replace(precision="torch-fp32"), default_catalog().gpu("v100-16gb-sxm"))
+    assert v100 == WorkOptions(efficient_masks="all")
 
 
 def test_the_baseline_of_a_comparison_and_its_explanation() -> None:
